@@ -82,7 +82,7 @@ class Environment:
         """The right action in the present state, or None where the environment knows none."""
         return None
 
-    def close(self) -> None | Awaitable[None]:
+    def close(self) -> Awaitable[None] | None:
         """Free what the episode holds. Called once after the last step, also after a fault."""
         return None
 
@@ -105,7 +105,8 @@ def make_config(
     Raises ConfigError naming the key, and the nearest valid one.
     """
     given = config.model_dump() if isinstance(config, EnvironmentConfig) else dict(config or {})
-    return validate_config(cls.Config, {**given, **overrides}, f"environment {cls.name!r}")
+    made: EnvironmentConfig = validate_config(cls.Config, {**given, **overrides}, f"environment {cls.name!r}")
+    return made
 
 
 def validate_config(model: type[BaseModel], values: Mapping[str, Any], owner: str) -> Any:

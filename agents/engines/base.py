@@ -42,7 +42,7 @@ class Request:
     id: str
     token_ids: Sequence[int]
     max_tokens: int
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_token_ids: tuple[int, ...] = ()
     messages: tuple[Message, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
@@ -109,7 +109,7 @@ class Engine(ABC):
     max_context: int | None = None
     weight_version: int = 0
 
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027 - an engine without anything to load needs none
         """Load what is needed. Raises UserError for what the user can repair."""
 
     @abstractmethod
@@ -135,5 +135,5 @@ class Engine(ABC):
         """Counters since the start."""
         return EngineStats()
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """Free everything. Safe to call twice."""

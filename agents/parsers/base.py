@@ -8,7 +8,7 @@ from envhub.messages import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A parsed turn. `error` says why a part that looks like a tool call could not be read; it is then left in `text`."""
+    """A parsed turn. `error` says why what looks like a tool call could not be read; it is then left in `text`."""
 
     text: str
     reasoning: str | None = None

@@ -39,8 +39,8 @@ class Renderer(ABC):
     ) -> Continuation:
         """The ids to append when `new` messages follow a sampled turn.
 
-        `history` ends with the assistant's message that was sampled as `sampled_ids`. A turn that was cut off before its
-        end-of-turn token is closed first. Sampled ids are never rendered again.
+        `history` ends with the assistant's message that was sampled as `sampled_ids`. A turn that was cut off before
+        its end-of-turn token is closed first. Sampled ids are never rendered again.
         """
 
     @abstractmethod
