@@ -145,9 +145,22 @@ class Trajectory:
             Segment(parent, SAMPLED, tuple(token_ids), turn, tuple(logprobs), tuple(versions), finish_reason)
         )
 
-    def fork(self, turn: int, cause: str, position: int = 0) -> None:
-        """Count a history that was rewritten; the caller adds the new path."""
+    def fork(self, leaf: int, token_ids: Sequence[int], *, turn: int, cause: str, images: int = 0) -> int:
+        """Record that the conversation goes on from `token_ids` instead of from `leaf`, because its history was rewritten.
+
+        The new path shares the leading segments of the old one that `token_ids` begins with; the rest becomes one
+        rendered segment. Counts a `Drift` with the position of the first differing token; returns the new leaf.
+        """
+        ids, old = list(token_ids), self.path_ids(leaf)
+        position = next((i for i, (a, b) in enumerate(zip(ids, old, strict=False)) if a != b), min(len(ids), len(old)))
         self.forks.append(Drift(turn, cause, position))
+        parent, shared = None, 0
+        for index in self.path(leaf)[:-1]:
+            end = shared + len(self.segments[index].token_ids)
+            if end > position or end >= len(ids):
+                break
+            parent, shared = index, end
+        return self.add_rendered(parent, ids[shared:], turn=turn, images=images)
 
     def path_ids(self, leaf: int) -> list[int]:
         """The token ids from the root to `leaf`, inclusive. The list is shared: do not change it."""
