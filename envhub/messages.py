@@ -203,7 +203,7 @@ class Observation:
             return cls((Message("user", value),))
         if isinstance(value, Message):
             return cls((value,))
-        if not isinstance(value, str) and all(isinstance(item, Message) for item in value):
+        if isinstance(value, list | tuple) and all(isinstance(item, Message) for item in value):
             return cls(tuple(value))
         raise TypeError(
             f"an observation is a str, a Message, a sequence of Messages or an Observation, not {value!r:.200}"
@@ -329,7 +329,7 @@ def _content_from_json(content: Any) -> Content:
 def _call_to_json(call: ToolCall) -> dict[str, Any]:
     arguments = call.raw if call.arguments is None else json.dumps(dict(call.arguments), ensure_ascii=False)
     out: dict[str, Any] = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-    if call.raw:
+    if call.raw != arguments:
         out["raw"] = call.raw
     if call.error is not None:
         out["error"] = call.error
@@ -342,11 +342,13 @@ def _call_from_json(value: Mapping[str, Any], position: int) -> ToolCall:
     raw = value.get("raw", given if isinstance(given, str) else "")
     error = value.get("error")
     arguments: Any = given
-    if isinstance(given, str):
+    if error is not None:
+        arguments = None
+    elif isinstance(given, str):
         try:
             arguments = json.loads(given)
         except ValueError as problem:
-            arguments, error = None, error or f"arguments are not JSON: {problem}"
-    if not isinstance(arguments, Mapping):
-        arguments, error = None, error or "arguments are not a JSON object"
+            arguments, error = None, f"arguments are not JSON: {problem}"
+    if error is None and not isinstance(arguments, Mapping):
+        arguments, error = None, "arguments are not a JSON object"
     return ToolCall(value.get("id") or f"call_{position}", function["name"], arguments, raw, error)

@@ -1,0 +1,190 @@
+import asyncio
+import os
+import time
+
+import pytest
+
+from envhub import Action, EnvironmentFault, ModelFault
+from envhub.driver import Driver
+from envhub.errors import ConfigError, DeadlineError, UserError
+
+BODY = """
+class Probe(Environment):
+    isolation = {isolation!r}
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return f"{{self.rng.random()}}", {{"pid": os.getpid()}}
+    def step(self, action):
+        self.count += 1
+        {step}
+        return "ok", 1.0, False, False, {{"count": self.count}}
+    def close(self):
+        {close}
+"""
+
+
+def _body(step: str = "pass", isolation: str = "thread", close: str = "pass") -> str:
+    return BODY.format(step=step, isolation=isolation, close=close)
+
+
+async def _drive(spec, text: str = "go", seconds: float = 5.0):
+    driver = Driver(spec, step_seconds=seconds)
+    try:
+        await driver.reset(driver.tasks.get("train", 0))
+        return await driver.step(Action(text))
+    finally:
+        await driver.close()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_plain_methods_run_in_a_thread_or_in_a_process(write_environment, isolation: str) -> None:
+    driver = Driver(write_environment(_body(isolation=isolation)))
+    task = driver.tasks.get("train", 0)
+    observation, info = await driver.reset(task)
+    again, _ = await driver.reset(task)
+    assert observation == again
+    assert (info["pid"] == os.getpid()) == (isolation == "thread")
+    for count in (1, 2):
+        assert (await driver.step(Action("x"))).info == {"count": count}
+    await driver.close()
+    await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("raise KeyError('lost')", r"environment 'probe': step raised KeyError: 'lost' \(.*probe\.py:11\)"),
+        ("return 'just text'", "not \\(observation, reward, terminated, truncated, info\\)"),
+        ("return 'x', float('nan'), False, False, {}", "the reward nan, not a finite number"),
+        ("return 'x', None, False, False, {}", "the reward None"),
+        ("return 'x', '1', False, False, {}", "the reward '1'"),
+        ("return 'x', True, False, False, {}", "the reward True"),
+        ("return 'x', 1, 'no', False, {}", "terminated='no', not a bool"),
+        ("return 'x', 1, False, 0, {}", "truncated=0, not a bool"),
+        ("return 'x', 1, False, False, None", "info None, not a dict"),
+        ("return 5, 1, False, False, {}", "an observation is a str"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("raise StopIteration", "StopIteration"),
+    ],
+)
+async def test_what_an_environment_does_wrong_is_a_fault_that_names_it(write_environment, step: str, message: str) -> None:
+    with pytest.raises(EnvironmentFault, match=message):
+        await _drive(write_environment(_body(step)))
+
+
+async def test_a_numpy_result_is_as_good(write_environment) -> None:
+    spec = write_environment(_body("import numpy as np; return 'x', np.float32(0.5), np.bool_(True), np.bool_(False), {}"))
+    result = await _drive(spec)
+    assert (result.reward, result.terminated, result.truncated) == (0.5, True, False)
+    assert type(result.terminated) is bool
+
+
+async def test_a_model_fault_travels_on(write_environment) -> None:
+    spec = write_environment(_body("raise ModelFault('no move')"))
+    with pytest.raises(ModelFault, match="no move"):
+        await _drive(spec)
+    spec = write_environment(_body("raise ModelFault('no move')", "process"), file="other.py")
+    with pytest.raises(ModelFault, match="no move"):
+        await _drive(spec)
+
+
+async def test_a_hanging_thread_is_named_with_its_line(write_environment) -> None:
+    spec = write_environment(_body("time.sleep(1.2)"))
+    with pytest.raises(DeadlineError, match=r"step did not return within 0\.2 s \(it sits at .*probe\.py:11 in step\)"):
+        await _drive(spec, seconds=0.2)
+
+
+async def test_a_hanging_coroutine_is_stopped(write_environment) -> None:
+    body = """
+class Probe(Environment):
+    async def reset(self, *, seed=None, options=None):
+        return "x", {}
+    async def step(self, action):
+        await asyncio.Event().wait()
+"""
+    with pytest.raises(DeadlineError, match="did not return within"):
+        await _drive(write_environment(body), seconds=0.1)
+
+
+async def test_an_environments_own_timeout_is_its_fault_and_no_deadline(write_environment) -> None:
+    body = """
+class Probe(Environment):
+    async def reset(self, *, seed=None, options=None):
+        return "x", {}
+    async def step(self, action):
+        raise TimeoutError("mine")
+"""
+    with pytest.raises(EnvironmentFault, match="raised TimeoutError: mine"):
+        await _drive(write_environment(body))
+
+
+@pytest.mark.parametrize("step", ["9 ** (9 ** 9 ** 2)", "while True: pass"])
+async def test_a_hanging_process_is_killed(write_environment, step: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match="its process was killed"):
+        await _drive(write_environment(_body(step, "process")), seconds=0.5)
+    assert time.monotonic() - began < 30
+
+
+async def test_a_dying_process_is_a_fault_with_its_end(write_environment) -> None:
+    with pytest.raises(EnvironmentFault, match="its process died \\(exit code 7\\)"):
+        await _drive(write_environment(_body("os._exit(7)", "process")))
+    with pytest.raises(EnvironmentFault, match="killed by SIGKILL"):
+        await _drive(write_environment(_body("os.kill(os.getpid(), 9)", "process"), file="killed.py"))
+
+
+async def test_printing_does_not_break_a_process(write_environment) -> None:
+    spec = write_environment(_body("print('noise', flush=True); os.write(1, b'more')", "process"))
+    assert (await _drive(spec)).reward == 1.0
+
+
+async def test_no_process_survives(write_environment) -> None:
+    driver = Driver(write_environment(_body(isolation="process")))
+    _, info = await driver.reset(driver.tasks.get("train", 0))
+    await driver.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(info["pid"], 0)
+
+
+async def test_a_failing_close_raises_nothing(write_environment) -> None:
+    assert (await _drive(write_environment(_body(close="raise RuntimeError('stuck')")))).reward == 1.0
+
+
+async def test_cancelling_a_step_ends_it(write_environment) -> None:
+    driver = Driver(write_environment(_body("time.sleep(30)", "process")))
+    await driver.reset(driver.tasks.get("train", 0))
+    stepping = asyncio.create_task(driver.step(Action("x")))
+    await asyncio.sleep(0.2)
+    stepping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stepping
+    await driver.close()
+
+
+def test_a_mistake_in_the_configuration_is_the_users(write_environment) -> None:
+    with pytest.raises(ConfigError, match="no configuration key 'size'"):
+        Driver(write_environment(_body()), {"size": 1})
+    with pytest.raises(UserError, match="isolation is thread or process, not 'moon'"):
+        Driver(write_environment(_body(isolation="moon"), file="moon.py"))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no_such_module:X", "no_such_module does not import: ModuleNotFoundError"),
+        ("nothing", "expected 'module:name' or 'path.py:name'"),
+        ("/nowhere/x.py:X", "cannot load /nowhere/x.py: No such file"),
+        ("json:loads", "json:loads is not an Environment class"),
+        ("json:laods", "json has no 'laods'; did you mean 'loads'"),
+    ],
+)
+def test_a_target_that_is_no_environment_is_named(target: str, message: str) -> None:
+    from envhub import EnvironmentSpec
+
+    with pytest.raises(UserError, match=message):
+        EnvironmentSpec("x", target).load()
+
+
+def test_a_file_that_does_not_import_is_named(write_environment) -> None:
+    with pytest.raises(UserError, match=r"probe\.py does not import: ZeroDivisionError"):
+        write_environment("1 / 0").load()
