@@ -113,20 +113,22 @@ class Driver:
         return None if action is None else Action.of(action)
 
     async def close(self) -> None:
-        """Close the environment and free its thread or process. Never raises."""
+        """Close the environment and free its thread or process. Never raises; the second time it does nothing."""
+        begun, self._made = self._made, False
         try:
-            if self._made and (self._process is None or self._process.alive):
+            if begun and (self._process is None or self._process.alive):
                 with contextlib.suppress(Fault):
                     await self._call("close")
         finally:
             if self._thread is not None:
                 self._thread.close()
+                self._thread = None
             if self._process is not None:
                 await self._process.kill()
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         what = f"environment {self.spec.id!r}: {name}"
-        self._made = True
+        self._made = self._made or name != "close"
         try:
             if self._process is not None:
                 if not self._process.alive:

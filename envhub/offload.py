@@ -39,11 +39,14 @@ class ThreadHost:
         self._thread: threading.Thread | None = None
         self.name = f"{name}-{next(_names)}"
         self.abandoned = False
+        self._closed = False
 
     async def call(self, function: Callable[..., Any], *args: Any, deadline: float, what: str, **kwargs: Any) -> Any:
         """Run `function` in the thread; DeadlineError naming `what` after `deadline` seconds."""
         if self.abandoned:
             raise DeadlineError(f"{what}: its thread still hangs in an earlier call")
+        if self._closed:
+            raise EnvironmentFault(f"{what}: its thread is closed")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
             self._thread.start()
@@ -65,6 +68,7 @@ class ThreadHost:
 
     def close(self) -> None:
         """Let the thread end after the calls it has."""
+        self._closed = True
         self._calls.put(None)
 
     def _abandon(self) -> None:
