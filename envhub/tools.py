@@ -88,8 +88,9 @@ class ToolEnvironment(TaskEnvironment):
     """A task that the model solves by calling tools, and ends by answering without a call.
 
     Tools are the methods marked with `@tool` and the functions in the class attribute `functions`. A malformed call, an
-    unknown tool, wrong arguments and a `ToolError` are answered to the model as a tool message that begins with
-    `error:`; anything else that a tool raises is an environment fault. Rewards score the final answer.
+    unknown tool, wrong arguments, and a `ToolError` or `ValueError` of the tool are answered to the model as a tool
+    message that begins with `error:`; anything else that a tool raises is an environment fault. Rewards score the final
+    answer.
     """
 
     functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
