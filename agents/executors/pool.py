@@ -77,8 +77,9 @@ class RolloutPool:
         self.minimum_group = minimum_group
         self.ledger = ledger if ledger is not None else Ledger()
         self.on_rollout = on_rollout
-        self.tasks = Driver(spec, config).tasks
-        self._rubric: Rubric | None = Driver(spec, config).rubric
+        probe = Driver(spec, config)
+        self.tasks = probe.tasks
+        self._rubric: Rubric | None = probe.rubric
         self._slots = asyncio.Semaphore(concurrency)
         self._running: set[asyncio.Task[Group]] = set()
         self._numbers = itertools.count()
