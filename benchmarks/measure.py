@@ -1,0 +1,59 @@
+"""What every benchmark shares: rounds in ABBA order, medians, and a table of ratios with an A/A row."""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a figure, its bar, and whether the bar is met."""
+
+    what: str
+    value: float
+    unit: str
+    bar: str = ""
+    met: bool | None = None
+
+
+def abba(first: Callable[[], float], second: Callable[[], float], rounds: int) -> tuple[list[float], list[float]]:
+    """Measure both in the order A B B A, A B B A, … so that a drift of the machine falls on both alike."""
+    a: list[float] = []
+    b: list[float] = []
+    for _ in range(rounds):
+        a.append(first())
+        b.append(second())
+        b.append(second())
+        a.append(first())
+    return a, b
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> float:
+    """The median of the pairwise ratios a/b."""
+    return statistics.median(x / y for x, y in zip(a, b, strict=True))
+
+
+def at_most(what: str, value: float, unit: str, bar: float) -> Row:
+    """A row whose value must not exceed the bar."""
+    return Row(what, value, unit, f"<= {bar:g}", value <= bar)
+
+
+def at_least(what: str, value: float, unit: str, bar: float) -> Row:
+    """A row whose value must reach the bar."""
+    return Row(what, value, unit, f">= {bar:g}", value >= bar)
+
+
+def report(title: str, rows: Sequence[Row]) -> int:
+    """Print the rows as a Markdown table (or JSON lines with `--json`); 1 where a bar is not met, else 0."""
+    if "--json" in sys.argv:
+        for row in rows:
+            print(json.dumps({"benchmark": title, **asdict(row)}))
+    else:
+        print(f"### {title}\n\n| what | measured | bar | met |\n|---|---|---|---|")
+        for row in rows:
+            met = {True: "yes", False: "NO", None: ""}[row.met]
+            print(f"| {row.what} | {row.value:.3g} {row.unit} | {row.bar} | {met} |")
+        print()
+    return int(any(row.met is False for row in rows))
