@@ -293,7 +293,7 @@ def check_imports(plan: Plan) -> None:
                 "See .venv/bin/envhub doctor, or make clean and try again."
             )
         version = done.stdout.split()
-        say(f"checked: {name} {version[-1] if version else ''} imports ({seconds_since(begun)})")
+        say(f"checked: {' '.join([name, *version[-1:]])} imports ({seconds_since(begun)})")
 
 
 def run_in_venv(arguments: list[str]) -> subprocess.CompletedProcess[str]:
