@@ -13,8 +13,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("envhub", "agents", "environments", "servers", "trainer")
 FILES = ("pyproject.toml", "LICENSE", "README.md")
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

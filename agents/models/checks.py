@@ -42,7 +42,7 @@ def check_tokenizer(folder: Path) -> None:
     if (folder / "tokenizer.json").is_file():
         _read_json(folder / "tokenizer.json")
     templates = [folder / "chat_template.jinja", folder / "chat_template.json"]
-    has_template = any(path.is_file() and path.read_text(encoding="utf-8").strip() for path in templates)
+    has_template = any(path.is_file() and _read_text(path).strip() for path in templates)
     if not has_template and (folder / "tokenizer_config.json").is_file():
         has_template = bool(_read_json(folder / "tokenizer_config.json").get("chat_template"))
     if not has_template:
@@ -156,11 +156,18 @@ def _instead_of_config(folder: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not valid JSON ({error}); copy or save the model again") from error
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} does not hold a JSON object; copy or save the model again")
     return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path} is damaged: it is not UTF-8 text; copy or save the model again") from error
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
