@@ -1,0 +1,192 @@
+"""Rendering by a model's own chat template.
+
+What follows a sampled turn is rendered from the template's text after that turn's end-of-turn token; what came before it
+is never touched. `proof.py` decides at load time whether a short synthetic conversation may stand for the real history.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envhub.agents.rendering.adapt import Adaptation, adapt
+from envhub.agents.rendering.base import Continuation, Renderer
+from envhub.agents.rendering.proof import TemplateProof, prove
+from envhub.errors import UserError
+from envhub.messages import Message, ToolSpec
+
+STRIPS_REASONING = "template_strips_reasoning"
+REWRITES_HISTORY = "template_rewrites_history"
+NO_END_OF_TURN = "template_has_no_end_of_turn"
+
+_OPEN, _CLOSE = "\ue0f0", "\ue0f1"
+_MARKER = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+
+
+class ChatTemplateRenderer(Renderer):
+    """Renders with a Hugging Face tokenizer that has a chat template.
+
+    `proof` says what the template was found to do: whether it keeps prefixes, how a turn ends, and which rules stand in
+    for features that it lacks (a system role, a tool role, tools, two messages of one role in a row). Text inside of
+    messages cannot forge the model's special tokens: it is tokenised as ordinary text.
+
+    Raises UserError when the tokenizer has no chat template, or one that cannot render a plain conversation.
+    """
+
+    name = "chat_template"
+
+    def __init__(self, tokenizer: Any, name: str = "") -> None:
+        self.tokenizer = tokenizer
+        self.model = name or str(getattr(tokenizer, "name_or_path", "") or "the model")
+        if not getattr(tokenizer, "chat_template", None):
+            raise UserError(
+                f"{self.model} has no chat template; add a chat_template.jinja to its folder, or use an instruct model"
+            )
+        template = tokenizer.chat_template
+        self.chat_template: str = template if isinstance(template, str) else "\n".join(dict(template).values())
+        self._specials = _special_strings(tokenizer)
+        self._pattern = re.compile("|".join(map(re.escape, (*self._specials, _OPEN))))
+        self._adaptation = Adaptation()
+        self.proof: TemplateProof = prove(self)
+        self._adaptation = self.proof.adaptation
+        ids = [] if self.proof.end_of_turn_id is None else [self.proof.end_of_turn_id]
+        eos = tokenizer.eos_token_id
+        self.stop_token_ids = tuple(dict.fromkeys([*ids, *([] if eos is None else [eos])]))
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
+        return self.encode(self.text(messages, tools))
+
+    def continue_from(
+        self,
+        history: Sequence[Message],
+        sampled_ids: Sequence[int],
+        new: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+    ) -> Continuation:
+        if self.proof.end_of_turn_id is None:
+            return Continuation(None, NO_END_OF_TURN)
+        if self.proof.keeps_prefix and all(message.reasoning is None for message in history):
+            said = Message("assistant", "b", tool_calls=history[-1].tool_calls)
+            history = (Message("user", "a"), said)
+        following = self.following(history, new, tools)
+        if following is None:
+            stripped = any(message.reasoning for message in history)
+            return Continuation(None, STRIPS_REASONING if stripped else REWRITES_HISTORY)
+        ids = self.encode(self.proof.end_of_turn + following)
+        closed = bool(sampled_ids) and sampled_ids[-1] in self.stop_token_ids
+        return Continuation(tuple(ids[1:] if closed else ids))
+
+    def following(self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[ToolSpec]) -> str | None:
+        """The template's text after the end-of-turn token of the last message of `history`.
+
+        None where the template, now that `new` follows, renders what came before in another way.
+        """
+        before = self.text(history[:-1], tools)
+        whole = self.text([*history, *new], tools)
+        if not whole.startswith(before):
+            return None
+        said, separator, following = whole[len(before) :].partition(self.proof.end_of_turn)
+        reasoning = history[-1].reasoning
+        if not separator or (reasoning and self.escape(reasoning.strip()) not in said):
+            return None
+        return following
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        ids = list(token_ids)
+        while ids and ids[-1] in self.stop_token_ids:
+            ids.pop()
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, opening: bool = True) -> str:
+        """The template's text, with markers where a message's text looks like a special token."""
+        messages, tools = adapt(messages, tools, self._adaptation)
+        conversation = [self._to_template(message) for message in messages]
+        offered = [self._escape_all(tool.to_openai()) for tool in tools] or None
+        try:
+            rendered: str = self.tokenizer.apply_chat_template(
+                conversation, tools=offered, tokenize=False, add_generation_prompt=opening
+            )
+        except Exception as problem:
+            raise TemplateError(f"the chat template of {self.model} refuses the conversation: {problem}") from problem
+        return rendered
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenise template text; markers become the ordinary tokens of the text that they stand for."""
+        ids: list[int] = []
+        for position, piece in enumerate(_MARKER.split(text)):
+            if position % 2:
+                literal = (*self._specials, _OPEN)[int(piece)]
+                ids.extend(self.tokenizer.encode(literal, add_special_tokens=False, split_special_tokens=True))
+            elif piece:
+                ids.extend(self.tokenizer.encode(piece, add_special_tokens=False))
+        return ids
+
+    def escape(self, text: str) -> str:
+        """The text with markers in place of special tokens' strings."""
+        table = self._marker_of
+        return self._pattern.sub(lambda match: table[match.group()], text)
+
+    @functools.cached_property
+    def _marker_of(self) -> dict[str, str]:
+        return {special: f"{_OPEN}{i}{_CLOSE}" for i, special in enumerate((*self._specials, _OPEN))}
+
+    def _escape_all(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.escape(value)
+        if isinstance(value, Mapping):
+            return {key: self._escape_all(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._escape_all(item) for item in value]
+        return value
+
+    def _to_template(self, message: Message) -> dict[str, Any]:
+        if message.images:
+            raise UserError(f"{self.model} reads no images; use a vision-language model for this environment")
+        out: dict[str, Any] = {"role": message.role, "content": self.escape(message.text)}
+        if message.reasoning is not None:
+            reasoning = self.escape(message.reasoning)
+            if "reasoning_content" in self.chat_template:
+                out["reasoning_content"] = reasoning
+            else:
+                out["content"] = f"<think>{reasoning}</think>{out['content']}"
+        if message.tool_calls:
+            out["tool_calls"] = [
+                {
+                    "type": "function",
+                    "id": call.id,
+                    "function": {
+                        "name": self.escape(call.name),
+                        "arguments": self._escape_all(call.raw if call.arguments is None else dict(call.arguments)),
+                    },
+                }
+                for call in message.tool_calls
+            ]
+        if message.tool_call_id is not None:
+            out["tool_call_id"] = message.tool_call_id
+        if message.name is not None:
+            out["name"] = self.escape(message.name)
+        return out
+
+
+class TemplateError(UserError):
+    """A chat template refuses a conversation."""
+
+
+def _special_strings(tokenizer: Any) -> tuple[str, ...]:
+    """Every string that the tokenizer would read as one special or added token, the longest first."""
+    added = getattr(tokenizer, "added_tokens_encoder", {}) or {}
+    strings = {*map(str, added), *map(str, tokenizer.all_special_tokens)}
+    return tuple(sorted((string for string in strings if string), key=lambda string: (-len(string), string)))
+
+
+def load_renderer(path: str | Path) -> ChatTemplateRenderer:
+    """The renderer of the model in a folder. Raises UserError where its tokenizer or its template cannot be used."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    except (OSError, ValueError, KeyError) as problem:
+        raise UserError(f"the tokenizer in {path} does not load: {problem}") from problem
+    return ChatTemplateRenderer(tokenizer, Path(path).name)
