@@ -67,7 +67,6 @@ def _assemble(
         return made, ByteRenderer(), get_parser("hermes" if parser == "auto" else parser)
 
     from envhub.agents.models import resolve_model
-
     from envhub.agents.rendering import load_renderer
 
     source = resolve_model(model)
