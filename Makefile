@@ -2,6 +2,7 @@
 #
 #   make train ARGS="--steps 20"     arguments for envhub train
 #   make test ARGS="-k registry"     arguments for pytest
+#   make bench BENCH=executor_overhead   one benchmark
 #   PYTHON=python3.12 make setup     another interpreter (3.11 or newer)
 #   ENVHUB_EXTRAS=train,dev make setup   other extras of the package than those that fit this machine
 
@@ -15,13 +16,15 @@ FIND_PYTHON = for candidate in $(PYTHON) python3 python3.11 python3.12 python3.1
 	echo "envhub needs Python 3.11, 3.12 or 3.13, and found none; install one, or name it: make PYTHON=/path/to/python3" >&2; \
 	exit 1
 
+BENCH ?= $(patsubst benchmarks/%.py,%,$(shell grep -l __main__ benchmarks/*.py))
+
 .PHONY: help setup train test lint bench clean
 
 help:
 	@echo "make train   set up, then train SmolLM2 on sandbox_code with REINFORCE (ARGS=... for other flags)"
 	@echo "make test    set up, lint, then run the tests (ARGS=... for pytest)"
 	@echo "make lint    ruff check, ruff format --check, mypy"
-	@echo "make bench   run the benchmarks (ARGS=... to choose)"
+	@echo "make bench   run the benchmarks (BENCH=name for one of them)"
 	@echo "make setup   only set up: .venv with what fits this machine (CPU or CUDA)"
 	@echo "make clean   remove .venv and everything that is built; keeps runs/"
 
@@ -40,7 +43,9 @@ lint: setup
 	.venv/bin/mypy
 
 bench: setup
-	.venv/bin/python -m benchmarks $(ARGS)
+	@failed=; for name in $(BENCH); do \
+		echo "== benchmarks.$$name"; .venv/bin/python -m benchmarks.$$name $(ARGS) || failed="$$failed $$name"; \
+	done; if [ -n "$$failed" ]; then echo "missed a bar or failed:$$failed" >&2; exit 1; fi
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
