@@ -14,7 +14,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_key_is_needed_except_on_this_machine(monkeypatch) -> None:
     for host in ("localhost", "127.0.0.1", "[::1]"):
-        engine = OpenAIEngine("m", base_url="http://{host}:1/v1")
+        engine = OpenAIEngine("m", base_url=f"http://{host}:1/v1")
         await engine.start()
         await engine.close()
     with pytest.raises(
