@@ -248,7 +248,7 @@ def next_permutation(numbers: list[int]) -> list[int]:
         while result[j] <= result[i]:
             j -= 1
         result[i], result[j] = result[j], result[i]
-    return result[: i + 1] + result[:i:-1]
+    return result[: i + 1] + result[i + 1 :][::-1]
 
 
 @task(cases=[([1, -2, 3, 4, -1],), ([-3],), ([-5, -2],), ([2, -1, 2],)], draw=args(many(SMALL, 1, 10)))

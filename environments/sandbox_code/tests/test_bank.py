@@ -1,7 +1,14 @@
+import bisect
 import builtins
 import copy
+import csv
+import fnmatch
+import itertools
 import json
+import math
 import re
+import textwrap
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -11,6 +18,86 @@ from envhub.environments.sandbox_code.bank import BankTask, Level, args, expecte
 
 BANK = load_bank()
 per_task = pytest.mark.parametrize("task", BANK, ids=lambda task: task.id)
+
+
+def next_arrangement(numbers: list[int]) -> list[int]:
+    arrangements = sorted(set(itertools.permutations(numbers)))
+    return list(arrangements[(arrangements.index(tuple(numbers)) + 1) % len(arrangements)])
+
+
+def subsequences(items: Any) -> list[tuple[Any, ...]]:
+    return [chosen for size in range(len(items) + 1) for chosen in itertools.combinations(items, size)]
+
+
+def steps_between(a: str, b: str) -> int:
+    if not a or not b:
+        return len(a) + len(b)
+    if a[0] == b[0]:
+        return steps_between(a[1:], b[1:])
+    return 1 + min(steps_between(a[1:], b), steps_between(a, b[1:]), steps_between(a[1:], b[1:]))
+
+
+def coins_by_count(coins: list[int], amount: int) -> int | None:
+    reached, count = {0}, 0
+    while reached and amount not in reached:
+        reached = {total + coin for total in reached for coin in coins if total + coin <= amount}
+        count += 1
+    return count if reached else None
+
+
+def load_by_subsets(weights: list[int], values: list[int], capacity: int) -> int:
+    loads: list[tuple[tuple[int, int], ...]] = subsequences(list(zip(weights, values, strict=True)))
+    return max(sum(v for _, v in load) for load in loads if sum(w for w, _ in load) <= capacity)
+
+
+def groups_by_merging(n: int, friends: list[list[int]]) -> int:
+    groups = [{i} for i in range(n)]
+    for pair in friends:
+        met = [group for group in groups if group & set(pair)]
+        groups = [group for group in groups if group not in met] + [set().union(*met)]
+    return len(groups)
+
+
+def covered(intervals: list[list[int]]) -> list[list[int]]:
+    halves = {2 * start + i for start, end in intervals for i in range(2 * (end - start) + 1)}
+    starts = sorted(h for h in halves if h - 1 not in halves)
+    return [[a // 2, b // 2] for a, b in zip(starts, sorted(h for h in halves if h + 1 not in halves), strict=True)]
+
+
+INDEPENDENT: dict[str, Any] = {
+    "best_load": load_by_subsets,
+    "binary_to_number": lambda s: int(s, 2),
+    "can_split": lambda s, words: bool(words and re.fullmatch(f"(?:{'|'.join(words)})*", s)) or s == "",
+    "common_elements": lambda a, b: sorted((Counter(a) & Counter(b)).elements()),
+    "count_groups": groups_by_merging,
+    "digital_root": lambda n: (n - 1) % 9 + 1 if n else 0,
+    "edit_distance": steps_between,
+    "evaluate_expression": lambda s: eval(s),
+    "factorial": math.factorial,
+    "fewest_coins": coins_by_count,
+    "greatest_common_divisor": math.gcd,
+    "insertion_index": bisect.bisect_left,
+    "largest_stretch_sum": lambda ns: max(sum(ns[i:j]) for i in range(len(ns)) for j in range(i + 1, len(ns) + 1)),
+    "least_common_multiple": math.lcm,
+    "letter_counts": lambda s: dict(Counter(s.replace(" ", ""))),
+    "longest_common_subsequence": lambda a, b: max(map(len, set(subsequences(a)) & set(subsequences(b)))),
+    "longest_increasing_subsequence": lambda ns: max(len(c) for c in subsequences(ns) if sorted(set(c)) == list(c)),
+    "longest_run": lambda s: max((len(list(run)) for _, run in itertools.groupby(s)), default=0),
+    "matches_pattern": lambda pattern, s: fnmatch.fnmatchcase(s, pattern),
+    "merge_intervals": covered,
+    "merge_sorted": lambda a, b: sorted(a + b),
+    "next_permutation": next_arrangement,
+    "number_to_binary": lambda n: f"{n:b}",
+    "parse_csv_line": lambda line: next(csv.reader([line]), []) or [""],
+    "pascal_row": lambda n: [math.comb(n, k) for k in range(n + 1)],
+    "primes_up_to": lambda n: [p for p in range(2, n + 1) if all(p % d for d in range(2, p))],
+    "product": math.prod,
+    "run_length_encode": lambda s: "".join(f"{len(list(run))}{c}" for c, run in itertools.groupby(s)),
+    "running_max": lambda numbers: list(itertools.accumulate(numbers, max)),
+    "running_sum": lambda numbers: list(itertools.accumulate(numbers)),
+    "squeeze": lambda s: "".join(c for c, _ in itertools.groupby(s)),
+    "wrap_words": lambda s, width: textwrap.wrap(s, width, break_long_words=False),
+}
 
 
 def drawn(task: BankTask, count: int) -> list[tuple[Any, ...]]:
@@ -72,6 +159,20 @@ def test_task_is_stated(task: BankTask) -> None:
     assert task.signature.startswith(f"def {task.name}(") and task.signature.endswith(":")
     assert "@" not in task.solution.splitlines()[0] and '"""' not in task.solution
     assert 1 <= task.examples < len(task.cases)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_reference_agrees_with_an_independent_solution(name: str) -> None:
+    [task] = [task for task in BANK if task.name == name]
+    for arguments in [*task.cases, *drawn(task, 60)]:
+        assert expected(task, arguments) == INDEPENDENT[name](*copy.deepcopy(arguments)), arguments
+
+
+@pytest.mark.parametrize(("write", "read"), [("to_roman", "from_roman"), ("run_length_encode", "run_length_decode")])
+def test_pairs_of_tasks_invert_each_other(write: str, read: str) -> None:
+    tasks = {task.name: task for task in BANK}
+    for (value,) in [*tasks[write].cases, *drawn(tasks[write], 60)]:
+        assert expected(tasks[read], [expected(tasks[write], [value])]) == value
 
 
 def test_results_named_in_descriptions_are_right() -> None:
