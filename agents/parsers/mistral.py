@@ -26,5 +26,5 @@ class MistralParser(Parser):
         entries = values if isinstance(values, list) else [values]
         calls = tuple(call_of(value, json.dumps(value), f"call_{i}") for i, value in enumerate(entries))
         if not calls:
-            return Parsed(before.strip(), reasoning, (), "an empty list of calls")
+            return Parsed(rest, reasoning, (), "an empty list of calls")
         return Parsed(before.strip(), reasoning, calls)
