@@ -1,0 +1,46 @@
+"""Engines generate: vLLM and transformers with token ids, any OpenAI-compatible endpoint, and scripts."""
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from envhub import plugins
+from envhub.agents.engines.base import (
+    Engine,
+    EngineStats,
+    Generation,
+    Request,
+    SamplingParams,
+    WeightUpdate,
+)
+from envhub.errors import UserError
+
+__all__ = [
+    "Engine",
+    "EngineStats",
+    "Generation",
+    "Request",
+    "SamplingParams",
+    "WeightUpdate",
+    "choose_engine",
+    "make_engine",
+]
+
+
+def choose_engine(name: str = "auto") -> str:
+    """The engine that `auto` stands for: vLLM where it is installed, else transformers; any other name is itself."""
+    if name != "auto":
+        return name
+    return "vllm" if importlib.util.find_spec("vllm") is not None else "transformers"
+
+
+def make_engine(name: str, model: str, *, options: Mapping[str, Any] | None = None) -> Engine:
+    """An engine that is not started yet: bundled, or published by a plugin.
+
+    `model` is the folder, endpoint model or policy that it runs. Raises UserError for an unknown engine or option.
+    """
+    made = plugins.load(plugins.ENGINES, choose_engine(name))
+    engine = made(model, **dict(options or {}))
+    if not isinstance(engine, Engine):
+        raise UserError(f"engine {name!r} is no envhub Engine but {type(engine).__name__}; repair its package")
+    return engine

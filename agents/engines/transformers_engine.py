@@ -1,0 +1,264 @@
+"""A transformers model as an engine, in this process, with continuous batching."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.weights import iterate_file
+from envhub.environment import validate_config
+from envhub.errors import EngineFault, MissingExtraError, UserError
+
+if TYPE_CHECKING:
+    from envhub.agents.engines.batching import Batch, Sequence
+
+_STOP_SECONDS = 30.0
+
+
+class TransformersOptions(BaseModel):
+    """Options of the transformers engine.
+
+    `dtype` is `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`; `device` is `auto` (CUDA where there is
+    one), `cpu` or `cuda`. `max_context` in tokens (None: the model's own). `max_batch` sequences are decoded at once.
+    `seed` is that of its own random generator.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dtype: str = "auto"
+    device: str = "auto"
+    max_context: int | None = Field(None, ge=2)
+    max_batch: int = Field(32, ge=1)
+    seed: int = Field(0, ge=0)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    sequence: "Sequence"
+    future: "Future[Generation]"
+
+
+@dataclass(slots=True)
+class _Work:
+    """What other threads ask of the decoding thread; every access holds `lock`."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: list[_Waiting] = field(default_factory=list)
+    cancelled: set[str] = field(default_factory=set)
+
+
+class TransformersEngine(Engine):
+    """Decodes all running sequences together, one token a step; sequences join and leave between steps.
+
+    One thread owns the model. After a weight update the keys and values of running sequences are computed anew.
+    """
+
+    name = "transformers"
+
+    def __init__(self, model: str, **options: Any) -> None:
+        self.model = model
+        self.options: TransformersOptions = validate_config(TransformersOptions, options, "engine 'transformers'")
+        self._module: Any = None
+        self._tokenizer: Any = None
+        self._batch: Batch | None = None
+        self._thread: threading.Thread | None = None
+        self._work = _Work()
+        self._commands: queue.SimpleQueue[tuple[Callable[[], None] | None, Future[None]]] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._paused = False
+        self._failure: BaseException | None = None
+        self._stats = EngineStats()
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._load)
+        self._thread = threading.Thread(target=self._serve, name="envhub-transformers", daemon=True)
+        self._thread.start()
+
+    def _load(self) -> None:
+        try:
+            import torch
+            from transformers import AutoModelForCausalLM
+            from transformers.utils import logging
+        except ImportError as problem:
+            raise MissingExtraError("engine 'transformers'", "train") from problem
+        from envhub.agents.engines.batching import Batch
+
+        device = self.options.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        dtypes = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+        if self.options.dtype not in dtypes:
+            raise UserError(f"engine 'transformers': dtype is one of {', '.join(dtypes)}, not {self.options.dtype!r}")
+        logging.disable_progress_bar()
+        try:
+            module = AutoModelForCausalLM.from_pretrained(self.model, dtype=dtypes[self.options.dtype])
+            self._module = module.eval().requires_grad_(False).to(device)
+        except (OSError, ValueError, RuntimeError) as problem:
+            raise UserError(f"transformers cannot load {self.model}: {problem}") from problem
+        own = getattr(module.config.get_text_config(), "max_position_embeddings", None)
+        self.max_context = min((n for n in (self.options.max_context, own) if n is not None), default=None)
+        generator = torch.Generator(device).manual_seed(self.options.seed)
+        self._batch = Batch(self._module, generator)
+
+    async def generate(self, request: Request) -> Generation:
+        from envhub.agents.engines.batching import Sequence
+
+        self._check()
+        if request.images:
+            raise UserError("engine 'transformers' was given images; this model's renderer takes text only")
+        sequence = Sequence(request, self._decoder() if request.sampling.stop else None)
+        future: Future[Generation] = Future()
+        with self._work.lock:
+            self._work.waiting.append(_Waiting(sequence, future))
+        self._stats.requests += 1
+        self._stats.prompt_tokens += len(request.token_ids)
+        self._wake.set()
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            with self._work.lock:
+                self._work.cancelled.add(request.id)
+            self._wake.set()
+            raise
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        self._check()
+        await self._command(lambda: self._take_weights(update))
+
+    async def pause(self) -> None:
+        await self._command(lambda: setattr(self, "_paused", True))
+
+    async def resume(self) -> None:
+        await self._command(lambda: setattr(self, "_paused", False))
+
+    def stats(self) -> EngineStats:
+        self._stats.weight_version = self.weight_version
+        self._stats.running = len(self._batch.sequences) if self._batch is not None else 0
+        return self._stats
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._commands.put((None, Future()))
+            self._wake.set()
+            await asyncio.to_thread(thread.join, _STOP_SECONDS)
+        self._module = self._batch = None
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise EngineFault(f"the transformers engine has stopped: {self._failure}")
+        if self._thread is None:
+            raise EngineFault("the transformers engine is not running; start it first")
+
+    async def _command(self, function: Callable[[], None]) -> None:
+        self._check()
+        future: Future[None] = Future()
+        self._commands.put((function, future))
+        self._wake.set()
+        await asyncio.wrap_future(future)
+
+    def _take_weights(self, update: WeightUpdate) -> None:
+        import torch
+
+        own = dict(self._module.state_dict(keep_vars=True))
+        given = update.tensors.items() if update.tensors is not None else ()
+        if update.path is not None:
+            given = iterate_file(update.path)  # type: ignore[assignment]
+        loaded = 0
+        with torch.no_grad():
+            for name, tensor in given:
+                if name not in own:
+                    raise EngineFault(f"a weight update names {name!r}, which the model does not have")
+                if own[name].shape != tensor.shape:
+                    shapes = f"{tuple(tensor.shape)} where the model has {tuple(own[name].shape)}"
+                    raise EngineFault(f"a weight update gives {name!r} the shape {shapes}")
+                own[name].copy_(tensor)
+                loaded += 1
+        if not loaded:
+            raise EngineFault("a weight update without tensors")
+        if self._batch is not None:
+            self._batch.forget()
+        self.weight_version = update.version
+        self._stats.weight_updates += 1
+
+    def _decoder(self) -> Callable[[list[int]], str]:
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(self.model)
+        decode: Callable[[list[int]], str] = self._tokenizer.decode
+        return decode
+
+    # What follows runs in the decoding thread.
+
+    def _serve(self) -> None:
+        futures: dict[str, Future[Generation]] = {}
+        try:
+            while self._obey():
+                self._admit(futures)
+                assert self._batch is not None
+                if self._paused or not self._batch.sequences:
+                    self._wake.wait()
+                    self._wake.clear()
+                    continue
+                for sequence in self._batch.step(self.weight_version):
+                    self._stats.sampled_tokens += len(sequence.sampled)
+                    _settle(futures.pop(sequence.request.id), sequence.generation(), None)
+        except BaseException as problem:  # handed over to everyone who waits
+            self._failure = problem
+        finally:
+            self._end(futures)
+
+    def _obey(self) -> bool:
+        """Run the commands that came in; False when the engine is to stop."""
+        while not self._commands.empty():
+            function, future = self._commands.get()
+            if function is None:
+                return False
+            try:
+                function()
+            except Exception as problem:  # handed over to the one who asked
+                future.set_exception(problem)
+            else:
+                future.set_result(None)
+        return True
+
+    def _admit(self, futures: "dict[str, Future[Generation]]") -> None:
+        assert self._batch is not None
+        with self._work.lock:
+            cancelled, self._work.cancelled = self._work.cancelled, set()
+            self._work.waiting = [item for item in self._work.waiting if item.sequence.request.id not in cancelled]
+            room = 0 if self._paused else self.options.max_batch - len(self._batch.sequences)
+            admitted, self._work.waiting = self._work.waiting[:room], self._work.waiting[room:]
+        for request in cancelled & futures.keys():
+            futures.pop(request)
+        self._batch.drop(cancelled)
+        for item in admitted:
+            futures[item.sequence.request.id] = item.future
+            self._batch.sequences.append(item.sequence)
+
+    def _end(self, futures: "dict[str, Future[Generation]]") -> None:
+        with self._work.lock:
+            waiting, self._work.waiting = self._work.waiting, []
+        reason = self._failure or "it was closed"
+        fault = EngineFault(f"the transformers engine has stopped: {reason}")
+        for future in [*futures.values(), *(item.future for item in waiting)]:
+            _settle(future, None, fault)
+        while not self._commands.empty():
+            _settle(self._commands.get()[1], None, fault)
+
+
+def _settle(future: "Future[Any]", value: Any, problem: BaseException | None) -> None:
+    """Give a future its result, unless the one who waits has cancelled it."""
+    if future.cancelled() or not future.set_running_or_notify_cancel():
+        return
+    if problem is None:
+        future.set_result(value)
+    else:
+        future.set_exception(problem)

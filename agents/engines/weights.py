@@ -1,0 +1,71 @@
+"""Weights on their way from a trainer to an engine."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envhub.errors import EngineFault
+
+if TYPE_CHECKING:
+    import torch
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def without_ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]:
+    """The tensors with every storage once: of tied weights the first name stays, as in a checkpoint."""
+    seen: set[tuple[int, int, tuple[int, ...]]] = set()
+    out = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape))
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        out[name] = tensor
+    return out
+
+
+@contextlib.contextmanager
+def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> Iterator[Path]:
+    """A safetensors file of the tensors in `dtype`, in shared memory where there is any, removed at the end.
+
+    Raises EngineFault when there is no room for it.
+    """
+    from safetensors.torch import save_file
+
+    folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    handle, name = tempfile.mkstemp(prefix="envhub-weights-", suffix=".safetensors", dir=folder)
+    os.close(handle)
+    path = Path(name)
+    try:
+        ready = {key: value.detach().to("cpu", dtype).contiguous() for key, value in without_ties(tensors).items()}
+        try:
+            save_file(ready, path)
+        except OSError as problem:
+            raise EngineFault(f"cannot hand over weights through {folder}: {problem}") from problem
+        del ready
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def iterate_file(path: Path) -> Iterator[tuple[str, "torch.Tensor"]]:
+    """The named tensors of a safetensors file, or of every such file of a folder.
+
+    Raises EngineFault when there is none or one cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise EngineFault(f"no safetensors file in {path}")
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as stored:
+                for name in stored.keys():  # noqa: SIM118 - not a mapping
+                    yield name, stored.get_tensor(name)
+        except (OSError, SafetensorError) as problem:
+            raise EngineFault(f"cannot read weights from {file}: {problem}") from problem

@@ -1,0 +1,56 @@
+"""Where envhub keeps the user's own things, and how files there are written."""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from envhub.errors import UserError
+
+
+def home() -> Path:
+    """`$ENVHUB_HOME`, else `$XDG_CONFIG_HOME/envhub`, else `~/.config/envhub`. Not created here."""
+    own = os.environ.get("ENVHUB_HOME")
+    if own:
+        return Path(own).expanduser().absolute()
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".config") / "envhub"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file beside the old one, sync it, then rename it over the old one. Raises UserError."""
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """`write_atomically` for bytes."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as problem:
+        raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file (made where it is missing) while the block runs; waits for other holders."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as problem:
+        raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,288 @@
+"""The registry: ids, versions, and where environments come from.
+
+Ids follow Gymnasium: `[namespace/]name[-vN]`. An id without a version means the newest one. Three sources, in this
+order: what this process registered, the user's registry (a file, locked while it is written), and the entry points of
+installed packages, the bundled environments among them. A path works wherever an id does.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envhub import plugins
+from envhub.environment import Environment
+from envhub.errors import NotRegisteredError, UserError, did_you_mean
+from envhub.home import home, locked, write_atomically
+from envhub.specs import EnvironmentSpec, load_module
+
+_ID = re.compile(r"(?:(?P<namespace>[\w.-]+)/)?(?P<name>\w[\w.-]*?)(?:-v(?P<version>\d+))?")
+_SOURCE_SUFFIXES = (".py", ".json", ".jsonl", ".toml", ".txt", ".jinja", ".html")
+_process: dict[str, EnvironmentSpec] = {}
+
+
+class RegistryWarning(UserWarning):
+    """Something about a registered environment that its user should know: an old version, a changed source."""
+
+
+def parse_id(text: str) -> tuple[str, int | None]:
+    """`(name with namespace, version or None)`. Raises UserError for what is no id."""
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise UserError(f"{text!r} is no environment id; ids look like my_env, my_env-v1 or namespace/my_env-v1")
+    name, version = match["name"], match["version"]
+    full = f"{match['namespace']}/{name}" if match["namespace"] else name
+    return full, None if version is None else int(version)
+
+
+def make(environment: "str | EnvironmentSpec | type[Environment]", **config: Any) -> Environment:
+    """An instance of a registered environment, configured by keywords. Raises UserError."""
+    return as_spec(environment).make(config)
+
+
+def as_spec(environment: "str | EnvironmentSpec | type[Environment]") -> EnvironmentSpec:
+    """A spec from an id, a path, an environment class that a module defines, or the spec itself."""
+    if isinstance(environment, EnvironmentSpec):
+        return environment
+    if inspect.isclass(environment):
+        return _spec_of_class(environment)
+    return spec(environment)
+
+
+def spec(name: str) -> EnvironmentSpec:
+    """The spec of an id (`name`, `name-v2`, `namespace/name-v2`) or of a path (`file.py`, `file.py:Class`, a folder).
+
+    Warns (RegistryWarning) for an old version and for a source that changed since it was registered. Raises
+    NotRegisteredError with the nearest known id.
+    """
+    if _looks_like_path(name):
+        return spec_of_path(name)
+    wanted, version = parse_id(name)
+    known = all_specs()
+    versions = {number: found for found in known.values() for base, number in [parse_id(found.id)] if base == wanted}
+    if version not in versions and (version is not None or not versions):
+        if versions:
+            have = ", ".join(sorted(found.id for found in versions.values()))
+            raise NotRegisteredError(f"environment {wanted!r} has no version {version}; registered: {have}")
+        if Path(name).exists():
+            return spec_of_path(name)
+        hint = did_you_mean(name, known) or f"; registered: {', '.join(sorted(known)) or 'none'}"
+        raise NotRegisteredError(f"no environment named {name!r}{hint}")
+    newest = max(versions, key=lambda number: -1 if number is None else number)
+    found = versions[newest if version is None else version]
+    if version is not None and version != newest:
+        warnings.warn(f"{name} is not the newest version: there is {versions[newest].id}", RegistryWarning, 2)
+    return _noticing_changes(found)
+
+
+def all_specs() -> dict[str, EnvironmentSpec]:
+    """Every known spec by id; nothing is imported."""
+    out: dict[str, EnvironmentSpec] = {}
+    for name, point in plugins.entries(plugins.ENVIRONMENTS).items():
+        owner = plugins.owner_of(point)
+        out[name] = EnvironmentSpec(name, point.value, source="bundled" if owner == "envhub" else owner)
+    return {**out, **user_specs(), **_process}
+
+
+def register(
+    id: str,
+    target: "str | type[Environment]",
+    *,
+    config: Mapping[str, Any] | None = None,
+    persist: bool = False,
+) -> EnvironmentSpec:
+    """Register an environment class, `"module:Class"`, or a path under an id, for this process or for the user.
+
+    With `persist` it is written to the user's registry, from where every later process finds it. Raises UserError.
+    """
+    parse_id(id)
+    if inspect.isclass(target):
+        made = _spec_of_class(target)
+    elif _looks_like_path(target) or Path(target).exists():
+        made = spec_of_path(target)
+    else:
+        made = EnvironmentSpec(id, target, content_hash=content_hash(target))
+        made.load()
+    made = replace(made, id=id, config={**made.config, **(config or {})}, source="user")
+    made.load()(made.config)  # a configuration that does not fit is refused now
+    if persist:
+        _write_user({**user_specs(), id: made}, add=made)
+    else:
+        _process[id] = made
+    return made
+
+
+def unregister(id: str) -> EnvironmentSpec:
+    """Forget an environment of this process or of the user's registry. Raises NotRegisteredError, UserError."""
+    if id in _process:
+        return _process.pop(id)
+    users = user_specs()
+    if id not in users:
+        bundled = all_specs()
+        if id in bundled:
+            raise UserError(
+                f"{id!r} is published by package {bundled[id].source!r}; uninstall the package to remove it"
+            )
+        raise NotRegisteredError(f"no environment {id!r} in the user's registry{did_you_mean(id, users)}")
+    _write_user(users, remove=id)
+    return users[id]
+
+
+def registry_file() -> Path:
+    """The user's registry."""
+    return home() / "registry.json"
+
+
+def user_specs() -> dict[str, EnvironmentSpec]:
+    """The user's registry by id. Raises UserError when its file is damaged."""
+    path = registry_file()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UserError(f"cannot read the registry {path}: {problem}") from problem
+    try:
+        entries = json.loads(text)["environments"]
+        return {
+            id: EnvironmentSpec(id, entry["target"], entry.get("config", {}), "user", entry.get("content_hash"))
+            for id, entry in entries.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise UserError(f"the registry {path} is damaged ({problem}); repair it, or delete it and register anew") from None
+
+
+def _write_user(known: dict[str, EnvironmentSpec], *, add: EnvironmentSpec | None = None, remove: str = "") -> None:
+    path = registry_file()
+    with locked(path.with_suffix(".lock")):
+        current = user_specs()  # read again: another process may have registered something meanwhile
+        if add is not None:
+            current[add.id] = add
+        current.pop(remove, None)
+        entries = {
+            id: {"target": item.target, "config": dict(item.config), "content_hash": item.content_hash}
+            for id, item in sorted(current.items())
+        }
+        write_atomically(path, json.dumps({"version": 1, "environments": entries}, indent=2) + "\n")
+
+
+def spec_of_path(text: str) -> EnvironmentSpec:
+    """The spec of `file.py`, `file.py:Class` or a folder that holds an environment. Raises UserError."""
+    place, separator, name = text.rpartition(":")
+    if not separator or not place or "/" in name:
+        place, name = text, ""
+    file = _environment_file(Path(place).expanduser())
+    if not name:
+        name = _only_environment(file)
+    target = f"{file}:{name}"
+    found = EnvironmentSpec("", target, content_hash=content_hash(target))
+    return replace(found, id=found.load().name)
+
+
+def _looks_like_path(name: str) -> bool:
+    place = name.rpartition(":")[0] or name
+    return place.endswith(".py") or name.startswith((".", "/", "~")) or (":" in name and Path(place).exists())
+
+
+def _environment_file(path: Path) -> Path:
+    if path.is_file():
+        return path.resolve()
+    if not path.is_dir():
+        raise UserError(f"no environment at {path}: there is no such file or folder")
+    folder = path.resolve()
+    stem = folder.name.replace("-", "_")
+    tried = [folder / "__init__.py", folder / stem / "__init__.py", folder / "src" / stem / "__init__.py"]
+    tried += [folder / f"{stem}.py", folder / "environment.py"]
+    for candidate in tried:
+        if candidate.is_file():
+            return candidate
+    files = [item for item in sorted(folder.glob("*.py")) if not item.name.startswith("test_")]
+    if len(files) == 1:
+        return files[0]
+    raise UserError(
+        f"{path} holds no environment that can be found: expected {stem}/__init__.py or {stem}.py in it; "
+        "name the file: path/file.py:ClassName"
+    )
+
+
+def _only_environment(file: Path) -> str:
+    """The name of the one environment class that a file shows: defined in it, or imported by a package's `__init__`."""
+    module = load_module(file)
+    prefix = module.__name__
+
+    def is_own(cls: type) -> bool:
+        return cls.__module__ == prefix or cls.__module__.startswith(f"{prefix}.")
+
+    found = sorted(
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, Environment) and is_own(value) and not name.startswith("_")
+    )
+    if not found:
+        raise UserError(f"{file} defines no environment class; write one that derives from envhub.Environment")
+    if len(found) > 1:
+        raise UserError(f"{file} defines {len(found)} environments ({', '.join(found)}); name one: {file}:{found[0]}")
+    return found[0]
+
+
+def _spec_of_class(cls: type[Environment]) -> EnvironmentSpec:
+    if "<" in cls.__qualname__:
+        raise UserError(f"{cls.__qualname__} is defined in a function; define environments at a module's top level")
+    if cls.__module__ == "__main__" or cls.__module__.startswith("envhub_file_"):
+        place = str(Path(inspect.getfile(cls)).resolve())
+    else:
+        place = cls.__module__
+    target = f"{place}:{cls.__qualname__}"
+    return EnvironmentSpec(cls.name, target, content_hash=content_hash(target))
+
+
+def content_hash(target: str) -> str | None:
+    """A hash of an environment's source: of its file, or of all sources of its package; None where there is none to read."""
+    place = target.rpartition(":")[0]
+    if place.endswith(".py") or "/" in place:
+        file = Path(place)
+    else:
+        try:
+            found = importlib.util.find_spec(place)
+        except (ImportError, ValueError):
+            return None
+        if found is None or found.origin is None or not Path(found.origin).is_file():
+            return None
+        file = Path(found.origin)
+    files = [file]
+    if file.name == "__init__.py":
+        files = sorted(p for p in file.parent.rglob("*") if p.suffix in _SOURCE_SUFFIXES and "__pycache__" not in p.parts)
+    digest = hashlib.sha256()
+    try:
+        for item in files:
+            digest.update(f"{item.relative_to(file.parent)}\0".encode())
+            digest.update(hashlib.sha256(item.read_bytes()).digest())
+    except OSError:
+        return None
+    return digest.hexdigest()[:32]
+
+
+def _noticing_changes(found: EnvironmentSpec) -> EnvironmentSpec:
+    if found.source != "user" or found.content_hash is None:
+        return found
+    now = content_hash(found.target)
+    if now == found.content_hash:
+        return found
+    if now is None:
+        raise UserError(
+            f"environment {found.id!r} was registered from {found.target}, which is gone; "
+            f"register it anew, or forget it: envhub unregister {found.id}"
+        )
+    warnings.warn(
+        f"environment {found.id!r} has changed since it was registered; "
+        f"check it again: envhub check {found.id}, envhub register {found.target}",
+        RegistryWarning,
+        3,
+    )
+    return replace(found, content_hash=now)
