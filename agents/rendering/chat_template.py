@@ -113,7 +113,11 @@ class ChatTemplateRenderer(Renderer):
         return rendered
 
     def encode(self, text: str) -> list[int]:
-        """Tokenise template text; markers become the ordinary tokens of the text that they stand for."""
+        """Tokenise template text; markers become the ordinary tokens of the text that they stand for.
+
+        Lone surrogates, which no tokenizer takes, become question marks.
+        """
+        text = text.encode("utf-8", "replace").decode("utf-8")
         ids: list[int] = []
         for position, piece in enumerate(_MARKER.split(text)):
             if position % 2:
@@ -136,7 +140,7 @@ class ChatTemplateRenderer(Renderer):
         if isinstance(value, str):
             return self.escape(value)
         if isinstance(value, Mapping):
-            return {key: self._escape_all(item) for key, item in value.items()}
+            return {self._escape_all(key): self._escape_all(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._escape_all(item) for item in value]
         return value
@@ -155,7 +159,7 @@ class ChatTemplateRenderer(Renderer):
             out["tool_calls"] = [
                 {
                     "type": "function",
-                    "id": call.id,
+                    "id": self.escape(call.id),
                     "function": {
                         "name": self.escape(call.name),
                         "arguments": self._escape_all(call.raw if call.arguments is None else dict(call.arguments)),
@@ -164,7 +168,7 @@ class ChatTemplateRenderer(Renderer):
                 for call in message.tool_calls
             ]
         if message.tool_call_id is not None:
-            out["tool_call_id"] = message.tool_call_id
+            out["tool_call_id"] = self.escape(message.tool_call_id)
         if message.name is not None:
             out["name"] = self.escape(message.name)
         return out
