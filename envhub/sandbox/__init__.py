@@ -1,0 +1,49 @@
+"""Sandboxes: run a model's code under limits, and grade it without trusting it."""
+
+import threading
+
+from envhub.errors import UserError, did_you_mean
+from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.grading import Failure, Report, grade_function, grade_program, same_output, same_value
+from envhub.sandbox.process import ProcessSandbox
+
+TIERS: dict[str, type[Sandbox]] = {"process": ProcessSandbox}
+
+__all__ = [
+    "TIERS",
+    "CallResult",
+    "ExecResult",
+    "Failure",
+    "Probe",
+    "ProcessSandbox",
+    "Report",
+    "RunOutcome",
+    "Sandbox",
+    "SandboxLimits",
+    "default_sandbox",
+    "grade_function",
+    "grade_program",
+    "make_sandbox",
+    "same_output",
+    "same_value",
+]
+
+_lock = threading.Lock()
+_shared: Sandbox | None = None
+
+
+def make_sandbox(tier: str = "process") -> Sandbox:
+    """A sandbox of the named tier. Raises `UserError` for a tier that does not exist."""
+    if tier not in TIERS:
+        known = ", ".join(sorted(TIERS))
+        raise UserError(f"no sandbox tier named {tier!r}{did_you_mean(tier, TIERS)} (tiers: {known})")
+    return TIERS[tier]()
+
+
+def default_sandbox() -> Sandbox:
+    """The sandbox that everything in this process shares; made on first use."""
+    global _shared
+    with _lock:
+        if _shared is None:
+            _shared = make_sandbox()
+        return _shared

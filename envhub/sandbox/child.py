@@ -1,0 +1,417 @@
+"""The far side of the process tier: a supervisor that runs no candidate code, and the worker it forks.
+
+A script of its own, started with an empty environment by `python -I -S`; only the standard library is used.
+The supervisor reads one configuration frame from its control socket, forks the worker, and reports how the worker
+ended. It kills every descendant when the worker ends or the control socket closes (so also when the parent dies),
+then removes the working directory. Only the worker's own socket reaches the candidate.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import select
+import sys
+import time
+
+MYPY = False
+if MYPY:
+    from envhub.sandbox.wire import TooLargeError, decode, encode, frame
+else:  # started by its path with nothing of envhub importable: the neighbour is found by the folder
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from wire import TooLargeError, decode, encode, frame
+
+    del sys.path[0]
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
+_SIGKILL = 9
+_KILLER_OFFSET = 1000
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    parts = []
+    while size:
+        part = os.read(fd, min(size, 1 << 16))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _receive(fd: int) -> "dict[str, object]":
+    data = json.loads(_read_exactly(fd, int.from_bytes(_read_exactly(fd, 4), "big")))
+    assert isinstance(data, dict)
+    return data
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _send(fd: int, data: object) -> None:
+    _write(fd, frame(data))
+
+
+# --- the worker: confinement ---------------------------------------------------------------------------------------
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def _confine_writes(libc: ctypes.CDLL, directory: str) -> None:
+    """Landlock, where the kernel has it: writes only below `directory`, no TCP, no signal or trace to the outside."""
+    abi = libc.syscall(444, None, ctypes.c_size_t(0), 1)
+    if abi < 1:
+        return
+    handled = sum(1 << bit for bit in (1, 4, 5, 6, 7, 8, 9, 10, 11, 12))
+    handled |= (1 << 13 if abi >= 2 else 0) | (1 << 14 if abi >= 3 else 0)
+    words = [handled] + ([0b11] if abi >= 4 else []) + ([0b11] if abi >= 6 else [])
+    attributes = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
+    ruleset = _checked(libc.syscall(444, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset")
+    for path, rights in ((directory, handled), ("/dev/null", handled & (1 << 1 | 1 << 14))):
+        place = os.open(path, os.O_PATH)
+        rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
+        _checked(libc.syscall(445, ruleset, 1, rule, 0), "landlock_add_rule")
+        os.close(place)
+    _checked(libc.syscall(446, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
+
+
+def _load_filter(libc: ctypes.CDLL, program: bytes) -> None:
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    pointer = ctypes.byref(Program(len(program) // 8, program))
+    _checked(libc.prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0), "seccomp filter")
+
+
+def _reach_library(handles: "dict[str, int]") -> None:
+    """Let imports go through open directories where the candidate's user cannot walk to the standard library."""
+    moved = {}
+    for path, fd in handles.items():
+        if os.access(path, os.R_OK | os.X_OK):
+            os.close(fd)
+        else:
+            moved[path] = f"/proc/self/fd/{fd}"
+
+    def place(path: str) -> str:
+        for old, new in moved.items():
+            if path == old or path.startswith(old + "/"):
+                return new + path[len(old) :]
+        return path
+
+    if moved:
+        sys.path[:] = [place(path) for path in sys.path]
+        for module in list(sys.modules.values()):
+            package_path = getattr(module, "__path__", None)
+            if isinstance(package_path, list):
+                package_path[:] = [place(path) for path in package_path]
+        sys.path_importer_cache.clear()
+
+
+def _limit(kind: int, soft: int, hard: "int | None" = None) -> None:
+    allowed = resource.getrlimit(kind)[1]
+    wanted = soft if hard is None else hard
+    ceiling = wanted if allowed == resource.RLIM_INFINITY else min(wanted, allowed)
+    resource.setrlimit(kind, (min(soft, ceiling), ceiling))
+
+
+def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, int]") -> None:
+    limits, uid, directory = config["limits"], config["uid"], config["directory"]
+    assert isinstance(limits, dict) and isinstance(directory, str)
+    libc = ctypes.CDLL(None, use_errno=True)
+    os.setsid()
+    os.chdir(directory)
+    os.umask(0o077)
+    if isinstance(uid, int):
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, limits["file_mb"] << 20)
+    _limit(resource.RLIMIT_NOFILE, limits["open_files"])
+    _limit(resource.RLIMIT_NPROC, limits["processes"])
+    if isinstance(uid, int):
+        os.setresuid(uid, uid, uid)
+    _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _checked(libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "parent-death signal")
+    if os.getppid() != supervisor:
+        os._exit(1)
+    _confine_writes(libc, directory)
+    _load_filter(libc, bytes.fromhex(str(config["filter"])))
+    _reach_library(handles)
+    os.environ.clear()
+    _limit(resource.RLIMIT_AS, limits["memory_mb"] << 20)
+    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
+
+
+# --- the worker: candidate code ------------------------------------------------------------------------------------
+
+
+def _described(error: BaseException) -> "list[str]":
+    """What went wrong as `[outcome, message]`; the message may be the candidate's own text and is capped."""
+    if isinstance(error, SystemExit):
+        return ["exited", "SystemExit"]
+    if isinstance(error, MemoryError):
+        return ["memory", "MemoryError"]
+    try:
+        text = str(error)[:2000]
+    except BaseException:  # the candidate's exception class may do anything in __str__
+        text = ""
+    outcome = "result_limit" if isinstance(error, TooLargeError) else "error"
+    return [outcome, f"{type(error).__name__}: {text}" if text else type(error).__name__]
+
+
+def _compiled(source: str) -> object:
+    try:
+        return compile(source, "solution.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        problem = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise _CompileError(f"{type(error).__name__}: {problem}{line}") from None
+
+
+class _CompileError(Exception):
+    pass
+
+
+def _module(name: str) -> "dict[str, object]":
+    module = type(sys)(name)
+    sys.modules[name] = module
+    return module.__dict__
+
+
+def _entry(namespace: "dict[str, object]", name: str) -> object:
+    """A callable of that name, or the method of a class `Solution`."""
+    found = namespace.get(name)
+    if found is None and isinstance(namespace.get("Solution"), type):
+        found = getattr(namespace["Solution"](), name, None)  # type: ignore[operator]
+    if not callable(found):
+        raise NameError(f"the source defines no function {name!r}")
+    return found
+
+
+def _serve(channel: int, source: str, entry: str, budget: int) -> None:
+    """Load the source, then answer one call after another until the channel closes."""
+    nonce = _receive(channel)["i"]
+    try:
+        namespace = _module("solution")
+        exec(_compiled(source), namespace)  # type: ignore[arg-type]
+        function = _entry(namespace, entry)
+    except _CompileError as error:
+        return _send(channel, {"i": nonce, "e": ["syntax_error", str(error)]})
+    except BaseException as error:  # candidate code raises whatever it likes
+        return _send(channel, {"i": nonce, "e": _described(error)})
+    _send(channel, {"i": nonce, "r": None})
+    while True:
+        request = _receive(channel)
+        leaving = False
+        try:
+            arguments = decode(request["a"])
+            value = encode(function(*arguments), budget)  # type: ignore[operator, misc]
+            reply = frame({"i": request["i"], "r": value})
+            if len(reply) > budget:
+                raise TooLargeError("larger than the limit of a result")
+        except BaseException as error:  # candidate code raises whatever it likes
+            leaving = isinstance(error, SystemExit)
+            reply = frame({"i": request["i"], "e": _described(error)})
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BaseException:  # the candidate may have replaced or closed the stream
+                continue
+        _write(channel, reply)
+        if leaving:
+            return None
+
+
+def _run_program(channel: int, source: str) -> None:
+    """Run the source as a program; the label sent on failure only names the failure, the exit code decides."""
+    try:
+        exec(_compiled(source), _module("__main__"))  # type: ignore[arg-type]
+    except _CompileError as error:
+        _send(channel, {"i": "", "e": ["syntax_error", str(error)]})
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
+    except SystemExit:
+        raise
+    except BaseException as error:  # candidate code raises whatever it likes
+        _send(channel, {"i": "", "e": _described(error)})
+        traceback = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        sys.exit(1)
+
+
+def _work(config: "dict[str, object]", channel: int, gate: int, supervisor: int, handles: "dict[str, int]") -> None:
+    try:
+        _confine(config, supervisor, handles)
+        limits = config["limits"]
+        assert isinstance(limits, dict)
+        source, entry, budget = str(config["source"]), config["entry"], int(limits["result_kb"]) << 10
+        os.close(gate)
+    except BaseException as error:  # whatever it is, the candidate must not start, and the parent must learn why
+        os.write(gate, f"{type(error).__name__}: {error}".encode()[:2000])
+        os._exit(1)
+    config.clear()
+    if entry is None:
+        return _run_program(channel, source)
+    try:
+        _serve(channel, source, str(entry), budget)
+    except (EOFError, OSError):
+        pass
+    os._exit(0)
+
+
+# --- the supervisor ------------------------------------------------------------------------------------------------
+
+
+def _descendants() -> "list[int]":
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != b"Z":
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found, todo = [], [os.getpid()]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _kill_user(uid: int) -> None:
+    """Kill every process of a slot's user, from a process that this user may not signal."""
+    killer = os.fork()
+    if killer == 0:
+        try:
+            os.setresuid(uid + _KILLER_OFFSET, uid, uid + _KILLER_OFFSET)
+            os.kill(-1, _SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(killer, 0)
+
+
+def _kill_everything(uid: "int | None") -> None:
+    """Kill and reap every descendant; orphans come back to the supervisor, so none is left when no child is."""
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if uid is not None:
+            _kill_user(uid)
+        for pid in [] if uid is not None else _descendants():
+            try:
+                os.kill(pid, _SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.001)
+
+
+def _remove_tree(directory: str) -> None:
+    """Remove `directory` whatever is in it, at any depth: nested directories are moved up, never recursed into."""
+    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    os.fchmod(top, 0o700)
+    while names := os.listdir(top):
+        for name in names:
+            try:
+                os.unlink(name, dir_fd=top)
+                continue
+            except IsADirectoryError:
+                os.chmod(name, 0o700, dir_fd=top)
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            for child in os.listdir(inner):
+                try:
+                    os.unlink(child, dir_fd=inner)
+                except IsADirectoryError:
+                    os.chmod(child, 0o700, dir_fd=inner)
+                    os.rename(child, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=top)
+            os.close(inner)
+            os.rmdir(name, dir_fd=top)
+    os.close(top)
+    os.rmdir(directory)
+
+
+def _over_quota(directory: str, megabytes: int) -> bool:
+    todo, size, count = [directory], 0, 0
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+                    else:
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if count > 4096 or size > megabytes << 20:
+                        return True
+        except OSError:
+            continue
+    return False
+
+
+def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
+    """Wait until the worker ends, the parent lets go, or the files outgrow their limit; says which."""
+    ended = os.pidfd_open(worker)
+    poller = select.poll()
+    poller.register(control, select.POLLIN)
+    poller.register(ended, select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in poller.poll(200)]
+        if ended in ready:
+            return "ended"
+        if control in ready:
+            return "stopped"
+        if _over_quota(directory, megabytes):
+            return "disk"
+
+
+def _supervise(control: int, channel: int) -> None:
+    config = _receive(control)
+    limits, directory, uid = config["limits"], str(config["directory"]), config["uid"]
+    assert isinstance(limits, dict) and (uid is None or isinstance(uid, int))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    handles = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sys.path if os.path.isdir(path)}
+    supervisor = os.getpid()
+    gate, gate_end = os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        os.close(control)
+        os.close(gate)
+        return _work(config, channel, gate_end, supervisor, handles)
+    reason, code, cpu = "ended", 0, 0.0
+    try:
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        for fd in (channel, gate_end, *handles.values()):
+            os.close(fd)
+        problem = os.read(gate, 4096).decode("utf-8", "replace")
+        _send(control, {"fault": problem} if problem else {"started": True})
+        reason = _watch(control, worker, directory, limits["disk_mb"])
+        if reason != "ended":
+            os.kill(worker, _SIGKILL)
+        _, status, usage = os.wait4(worker, 0)
+        code, cpu = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+    finally:
+        _kill_everything(uid)
+        _remove_tree(directory)
+    _send(control, {"reason": reason, "code": code, "cpu": cpu})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _supervise(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,94 @@
+"""The self-test of a sandbox: one hostile program for each property."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from envhub.sandbox.base import Probe, RunOutcome, Sandbox, SandboxLimits
+
+_LIMITS = SandboxLimits(wall_seconds=5.0, cpu_seconds=2, memory_mb=256, output_kb=64, file_mb=1)
+
+_ATTEMPT = """
+def f(secret):
+    try:
+        {body}
+    except (OSError, MemoryError) as error:
+        return "stopped"
+    return "done"
+"""
+
+# name: what is tried; the property holds when that raises OSError or MemoryError
+_ATTEMPTS = {
+    "network closed": "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM)",
+    "local sockets closed": "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)",
+    "memory limit": "bytearray(512 << 20)",
+    "file size limit": "import os; h = os.open('x', os.O_CREAT | os.O_WRONLY); [os.write(h, b'x' * (1 << 20)) for _ in '12']",
+    "parent's memory unreadable": f"open('/proc/{os.getpid()}/mem', 'rb')",
+    "parent's environment unreadable": f"open('/proc/{os.getpid()}/environ', 'rb')",
+    "parent out of reach of signals": f"import os; os.kill({os.getpid()}, 0)",
+    "process limit": "import os; [os.fork() or __import__('time').sleep(9) for _ in range(64)]",
+    "no trace of processes": "import ctypes; r = ctypes.CDLL(None).ptrace(0, 0, 0, 0)\n        if r < 0: raise OSError",
+    "no new namespaces": "import ctypes; r = ctypes.CDLL(None).unshare(0x10000000)\n        if r < 0: raise OSError",
+}
+_ENVIRONMENT = """
+import os
+def f(_):
+    try:
+        return [sorted(os.environ), open('/proc/self/environ').read()]
+    except OSError:
+        return [sorted(os.environ), ""]
+"""
+_DAEMON = """
+import os, time
+def f(_):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writer, str(os.getpid()).encode())
+            time.sleep(600)
+        os._exit(0)
+    return int(os.read(reader, 20))
+"""
+
+
+async def run_probes(sandbox: Sandbox) -> list[Probe]:
+    """Try every property of `sandbox`; none of the programs harms the machine when a property is missing."""
+    # without a private user, the process limit is approximate and reading the parent depends on the kernel's settings
+    private = os.geteuid() == 0
+    probes = []
+    for name, body in _ATTEMPTS.items():
+        result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[None]], _LIMITS))[0]
+        holds = result.value == "stopped" if result.outcome is RunOutcome.ok else result.outcome is RunOutcome.memory
+        promised = private or not name.startswith(("parent's", "process limit"))
+        probes.append(Probe(name, promised, holds, f"{result.outcome.value}: {result.value or result.error}"))
+
+    ended = await sandbox.run_program("while True: pass", limits=_LIMITS.model_copy(update={"wall_seconds": 0.5}))
+    probes.append(Probe("time limit", True, ended.outcome is RunOutcome.timeout, ended.outcome.value))
+    ended = await sandbox.run_program("while True: print('x' * 10000)", limits=_LIMITS)
+    probes.append(Probe("output cap", True, ended.outcome is RunOutcome.output_limit, ended.outcome.value))
+
+    found = (await sandbox.calls(_ENVIRONMENT, "f", [[None]], _LIMITS))[0]
+    probes.append(Probe("environment clean", True, found.value == [[], ""], repr(found.value)[:200]))
+    daemon = (await sandbox.calls(_DAEMON, "f", [[None]], _LIMITS))[0]
+    gone = daemon.outcome is RunOutcome.ok and not Path(f"/proc/{daemon.value}").exists()
+    probes.append(Probe("no survivors", True, gone, f"{daemon.outcome.value}: {daemon.error}"))
+    probes.append(await _write_probe(sandbox))
+    return probes
+
+
+async def _write_probe(sandbox: Sandbox) -> Probe:
+    """Promised only where the kernel has Landlock; a world-writable folder shows it."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        source = _ATTEMPT.format(body="open(secret + '/x', 'w')")
+        result = (await sandbox.calls(source, "f", [[folder]], _LIMITS))[0]
+    promised = "landlock" in _security_modules()
+    return Probe("no writes outside", promised, result.value == "stopped", f"{result.outcome.value}: {result.value}")
+
+
+def _security_modules() -> str:
+    try:
+        return Path("/sys/kernel/security/lsm").read_text()
+    except OSError:
+        return ""

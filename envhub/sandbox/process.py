@@ -1,0 +1,215 @@
+"""The process tier: each submission in its own fresh process, confined by the kernel's per-process means.
+
+Contents: empty environment, own session and temporary directory, resource limits, no new privileges, a system-call
+filter, Landlock for writes where the kernel has it, and a private user for each slot where the hub runs as root.
+Not promised: a bound on the memory of all processes together, and hiding of world-readable files.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+import time
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
+
+from envhub.errors import EnvironmentFault, UserError
+from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.box import Box, BrokenProtocolError, parse_reply, read_frame
+from envhub.sandbox.probes import run_probes
+from envhub.sandbox.seccomp import supported
+from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode, frame
+
+_START_SECONDS = 60.0
+_ARGUMENT_BYTES = 64 << 20
+
+
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Await `work` to its end, also when the awaiting task is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
+
+
+class ProcessSandbox(Sandbox):
+    """The `process` tier. At most `concurrency` submissions run at once for each event loop; the others wait."""
+
+    tier = "process"
+
+    def __init__(self, concurrency: int | None = None) -> None:
+        if concurrency is not None and concurrency < 1:
+            raise UserError(f"a sandbox needs a concurrency of at least 1, not {concurrency}")
+        self._concurrency = concurrency or 2 * (os.cpu_count() or 1)
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._turns = weakref.WeakKeyDictionary()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._checked = False
+
+    async def start(self) -> None:
+        if self._checked:
+            return
+        if sys.platform != "linux" or not supported():
+            raise EnvironmentFault("the process sandbox needs Linux on x86_64 or aarch64")
+        results = await self.calls("def f(a): return a", "f", [[1]])
+        if results[0].outcome is not RunOutcome.ok or results[0].value != 1:
+            raise EnvironmentFault(f"the process sandbox failed its first call: {results[0]}")
+        self._checked = True
+
+    async def close(self) -> None:
+        running = [task for task in self._running if task is not asyncio.current_task()]
+        for task in running:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        here = [task for task in running if task.get_loop() is asyncio.get_running_loop()]
+        await asyncio.gather(*here, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _box(self, source: str, entry: str | None, limits: SandboxLimits) -> AsyncIterator[Box]:
+        loop = asyncio.get_running_loop()
+        turn = self._turns.setdefault(loop, asyncio.Semaphore(self._concurrency))
+        async with turn:
+            task = asyncio.current_task()
+            assert task is not None
+            self._running.add(task)
+            box = Box(limits, program=entry is None)
+            try:
+                async with asyncio.timeout(_START_SECONDS):
+                    await box.start(source, entry)
+                yield box
+            except (OSError, EOFError, TimeoutError) as error:
+                await _uncancelled(box.finish())
+                said = box.complaint()
+                raise EnvironmentFault(f"the sandbox failed ({type(error).__name__}: {error}): {said}") from error
+            finally:
+                self._running.discard(task)
+                await _uncancelled(box.finish())
+
+    async def calls(
+        self, source: str, entry: str, calls: Sequence[Sequence[Any]], limits: SandboxLimits | None = None
+    ) -> list[CallResult]:
+        limits = limits or SandboxLimits()
+        results: list[CallResult] = []
+        if not calls:
+            return results
+        if _source_problem(source, limits):
+            return [CallResult(RunOutcome.source_limit, error=_source_problem(source, limits))] * len(calls)
+        requests = [_encoded_arguments(arguments) for arguments in calls]
+        async with self._box(source, entry, limits) as box:
+            broken: tuple[RunOutcome, str] | None = None
+            try:
+                async with asyncio.timeout_at(asyncio.get_running_loop().time() + limits.wall_seconds):
+                    broken = await _converse(box, requests, results)
+            except TimeoutError:
+                broken = RunOutcome.timeout, f"ran longer than {limits.wall_seconds:g} s"
+            box.stop()
+            async with asyncio.timeout(_START_SECONDS):
+                await box.ended()
+            if len(results) < len(calls):
+                outcome, error = broken or box.outcome()
+                if box.overflow:
+                    outcome, error = box.outcome()
+                results += [CallResult(outcome, error=error)] * (len(calls) - len(results))
+        last = results[-1]
+        results[-1] = CallResult(last.outcome, last.value, last.error, _text(box.stdout), _text(box.stderr))
+        return results
+
+    async def run_program(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> ExecResult:
+        limits = limits or SandboxLimits()
+        if problem := _source_problem(source, limits):
+            return ExecResult(RunOutcome.source_limit, 1, "", problem, 0.0)
+        async with self._box(source, None, limits) as box:
+            feeding = asyncio.create_task(box.feed(stdin.encode("utf-8", "surrogateescape")))
+            timed_out = False
+            try:
+                async with asyncio.timeout(limits.wall_seconds):
+                    await box.ended()
+            except TimeoutError:
+                timed_out = True
+                box.stop()
+                async with asyncio.timeout(_START_SECONDS):
+                    await box.ended()
+            finally:
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
+            seconds = time.monotonic() - box.started
+            label = await box.label()
+        code = int(box.status["code"])
+        outcome = box.outcome()[0]
+        if timed_out:
+            outcome = RunOutcome.timeout
+        elif outcome is RunOutcome.exited and code >= 0:
+            outcome = RunOutcome.ok if code == 0 else label
+        stdout = _text(box.stdout)
+        if outcome is RunOutcome.ok and not _is_utf8(box.stdout):
+            outcome = RunOutcome.error
+        return ExecResult(outcome, code, stdout, _text(box.stderr), seconds)
+
+    async def self_test(self) -> list[Probe]:
+        return await run_probes(self)
+
+
+async def _converse(box: Box, requests: Sequence[object], results: list[CallResult]) -> tuple[RunOutcome, str] | None:
+    """Fill `results` call by call; returns why the process cannot go on, None when it ended or all is done."""
+    limit = (box.limits.result_kb << 10) + 1024
+    try:
+        for arguments in (None, *requests):
+            nonce = secrets.token_hex(8)
+            request = {"i": nonce} if arguments is None else {"i": nonce, "a": arguments}
+            box.requests.write(frame(request))
+            await box.requests.drain()
+            reply = parse_reply(await read_frame(box.replies, limit), nonce)
+            if arguments is not None:
+                results.append(reply)
+            if reply.outcome is not RunOutcome.ok and (arguments is None or reply.outcome is RunOutcome.exited):
+                return reply.outcome, reply.error
+    except TooLargeError as error:
+        return RunOutcome.result_limit, str(error)
+    except BrokenProtocolError as error:
+        return RunOutcome.error, f"the process sent {error}"
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    return None
+
+
+def _source_problem(source: str, limits: SandboxLimits) -> str:
+    size = len(source.encode("utf-8", "surrogatepass"))
+    return f"the source is {size} bytes long, over {limits.source_kb} kB" if size > limits.source_kb << 10 else ""
+
+
+def _encoded_arguments(arguments: Sequence[Any]) -> object:
+    if not _is_plain(list(arguments)):
+        raise UserError(f"an argument of a sandboxed call is no plain value: {repr(arguments)[:200]}")
+    try:
+        return encode(list(arguments), _ARGUMENT_BYTES)
+    except TooLargeError as error:
+        raise UserError(f"an argument of a sandboxed call is too large: {error}") from error
+
+
+def _is_plain(value: object, depth: int = 0) -> bool:
+    if depth > MAX_DEPTH:
+        return False
+    if type(value) in (list, tuple):
+        return all(_is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+    if type(value) is dict:
+        return all(_is_plain(item, depth + 1) for pair in value.items() for item in pair)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _text(data: bytearray) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _is_utf8(data: bytearray) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
