@@ -123,7 +123,7 @@ class Reward:
         try:
             if self.isolation == "process":
                 target = f"{_module_of(self.function)}:{self.function.__qualname__}"
-                return await _process_pool().call(target, deadline=self.seconds, what=what, **arguments)
+                return await process_pool().call(target, deadline=self.seconds, what=what, **arguments)
             if self.isolation == "inline" or inspect.iscoroutinefunction(self.function):
                 async with asyncio.timeout(self.seconds):
                     value = self.function(**arguments)
@@ -259,7 +259,7 @@ def _idle_thread() -> ThreadHost:
 _pools: dict[int, ProcessPool] = {}
 
 
-def _process_pool() -> ProcessPool:
+def process_pool() -> ProcessPool:
     """The pool of the running event loop, with one process for each core."""
     import os
 

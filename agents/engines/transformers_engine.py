@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.precision import DTYPES, fast_dtype
 from envhub.agents.engines.weights import iterate_file
 from envhub.environment import validate_config
 from envhub.errors import EngineFault, MissingExtraError, UserError
@@ -24,7 +25,7 @@ _STOP_SECONDS = 30.0
 class TransformersOptions(BaseModel):
     """Options of the transformers engine.
 
-    `dtype` is `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`; `device` is `auto` (CUDA where there is
+    `dtype` is `auto` (what this machine computes quickly), `float32`, `bfloat16` or `float16`; `device` is `auto` (CUDA where there is
     one), `cpu` or `cuda`. `max_context` in tokens (None: the model's own). `max_batch` sequences are decoded at once.
     `seed` is that of its own random generator.
     """
@@ -92,12 +93,12 @@ class TransformersEngine(Engine):
         device = self.options.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        dtypes = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-        if self.options.dtype not in dtypes:
-            raise UserError(f"engine 'transformers': dtype is one of {', '.join(dtypes)}, not {self.options.dtype!r}")
+        dtype = fast_dtype() if self.options.dtype == "auto" else self.options.dtype
+        if dtype not in DTYPES:
+            raise UserError(f"engine 'transformers': dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
         logging.disable_progress_bar()
         try:
-            module = AutoModelForCausalLM.from_pretrained(self.model, dtype=dtypes[self.options.dtype])
+            module = AutoModelForCausalLM.from_pretrained(self.model, dtype=getattr(torch, dtype))
             self._module = module.eval().requires_grad_(False).to(device)
         except (OSError, ValueError, RuntimeError) as problem:
             raise UserError(f"transformers cannot load {self.model}: {problem}") from problem

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.precision import fast_dtype
 from envhub.agents.engines.weights import shared_file
 from envhub.environment import validate_config
 from envhub.errors import EngineFault, MissingExtraError, UserError
@@ -24,7 +25,7 @@ _RPC_SECONDS = 300.0
 class VllmOptions(BaseModel):
     """Options of the vLLM engine.
 
-    `dtype` is vLLM's (`auto` is the checkpoint's, bfloat16 at most). `max_context` in tokens (None: the model's own, at
+    `dtype` is vLLM's (`auto` is what this machine computes quickly: bfloat16, or float32 on older CPUs). `max_context` in tokens (None: the model's own, at
     most 4096 on a CPU). `max_batch` sequences run at once. `kv_cache_gib` is the CPU's cache; `gpu_memory` the share of
     a GPU's memory. `threads` names the CPU cores, for example `0-1` (`auto`: all that this process may use). `seed` is
     the engine's. `prefix_caching` shares the work of equal prefixes; it is cleared at every weight update.
@@ -112,7 +113,7 @@ class VllmEngine(Engine):
         options = self.options
         arguments: dict[str, Any] = {
             "model": self.model,
-            "dtype": options.dtype,
+            "dtype": fast_dtype() if options.dtype == "auto" else options.dtype,
             "max_model_len": options.max_context or (_context(self.model, 4096) if on_cpu else None),
             "max_num_seqs": options.max_batch,
             "enforce_eager": on_cpu if options.eager is None else options.eager,

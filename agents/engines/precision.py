@@ -1,0 +1,17 @@
+"""Which number format a machine computes quickly in."""
+
+import functools
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@functools.cache
+def fast_dtype() -> str:
+    """`"bfloat16"` on CUDA and on CPUs with bf16 instructions; `"float32"` elsewhere, where bf16 is emulated and slow."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    # Without these instructions one bf16 matrix product takes as long as hundreds in float32.
+    has_bf16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return "bfloat16" if has_bf16 else "float32"

@@ -1,0 +1,63 @@
+"""Questions with one mathematical answer."""
+
+import functools
+from pathlib import Path
+
+from pydantic import Field
+
+from envhub.environment import EnvironmentConfig
+from envhub.environments.math_verify.tasks import FAMILIES, LEVELS, from_jsonl, procedural
+from envhub.environments.math_verify.verify import is_right
+from envhub.limits import Limits
+from envhub.messages import ActionLike, Message
+from envhub.rewards import reward
+from envhub.single_turn import SingleTurnEnvironment
+from envhub.tasks import Task, TaskSet
+
+
+class MathVerifyConfig(EnvironmentConfig):
+    r"""Where the questions come from, and how they are put.
+
+    `data` is a JSON-lines file; without it `families` and `levels` (1 easy to 4) are drawn from. `question` and `answer`
+    name the columns (empty: found by their usual names). `instruction` follows each question.
+    """
+
+    data: Path | None = None
+    question: str = ""
+    answer: str = ""
+    eval_fraction: float = Field(0.2, gt=0, lt=1)
+    families: tuple[str, ...] = tuple(FAMILIES)
+    levels: tuple[int, ...] = LEVELS
+    instruction: str = r"Put your final answer in \boxed{}."
+
+
+@reward(name="correct", isolation="inline", seconds=30)
+async def math_reward(text: str, answer: object) -> float:
+    """1 when the text's final answer equals the gold answer, else 0. Fails (a fault) where that cannot be decided."""
+    return float(await is_right(text, str(answer)))
+
+
+class MathVerifyEnvironment(SingleTurnEnvironment):
+    r"""Answer a question; the last `\boxed{…}` counts. Reward 1 for an equivalent answer, else 0."""
+
+    name = "math_verify"
+    Config = MathVerifyConfig
+    limits = Limits(max_turns=1, max_turn_tokens=1024)
+    rewards = (math_reward,)
+
+    config: MathVerifyConfig
+
+    @functools.cached_property
+    def tasks(self) -> TaskSet:
+        config = self.config
+        if config.data is not None:
+            return from_jsonl(config.data, config.question, config.answer, config.eval_fraction)
+        return procedural(config.families, config.levels)
+
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        *earlier, last = super().opening(task)
+        instruction = f"\n{self.config.instruction}" if self.config.instruction else ""
+        return (*earlier, Message(last.role, f"{last.text}{instruction}"))
+
+    def oracle(self) -> ActionLike:
+        return rf"\boxed{{{self.task.answer}}}"

@@ -1,0 +1,196 @@
+"""Write a Python function; hidden tests judge it, and the first one that fails comes back."""
+
+import ast
+import functools
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from envhub.environment import EnvironmentConfig, Reset, Step
+from envhub.environments.sandbox_code.bank import LEVELS
+from envhub.environments.sandbox_code.tasks import Tests, bank_tasks, from_jsonl, tests_of
+from envhub.errors import UserError
+from envhub.limits import Limits
+from envhub.messages import Action, ActionLike, Message, Observation
+from envhub.sandbox import Report, RunOutcome, SandboxLimits, default_sandbox, grade_function
+from envhub.single_turn import TaskEnvironment
+from envhub.tasks import Task, TaskSet
+
+_FENCE = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+
+
+class SandboxCodeConfig(EnvironmentConfig):
+    """Which tasks, and how they are judged.
+
+    `levels` (1 easy to 6) choose from the bundled bank; `data` is a JSON-lines file in the HumanEval or MBPP layout
+    instead. `tries` submissions may be made. The reward is 1 when all hidden tests pass; before that, the share of them
+    that passes times `partial`, and `well_formed` for code that defines the function, whichever is more. Each later try
+    that passes all is worth `later_tries` less.
+    """
+
+    levels: tuple[int, ...] = (1, 2)
+    data: Path | None = None
+    eval_fraction: float = Field(0.2, gt=0, lt=1)
+    tries: int = Field(2, ge=1, le=16)
+    partial: float = Field(0.5, ge=0, le=1)
+    well_formed: float = Field(0.1, ge=0, le=1)
+    later_tries: float = Field(0.2, ge=0, le=1)
+    seconds: float = Field(5.0, gt=0)
+    memory_mb: int = Field(512, ge=64)
+
+
+class SandboxCodeEnvironment(TaskEnvironment):
+    """Write a function for a task; the failing test comes back and another try may be made.
+
+    The reward of an episode is that of its best submission: each step pays what it adds. Expected values never enter the
+    sandbox. Components: `passed` (all tests), `tests` (share of tests), `well_formed`.
+    """
+
+    name = "sandbox_code"
+    Config = SandboxCodeConfig
+    limits = Limits(max_turns=16, max_turn_tokens=512, max_episode_tokens=4096)
+
+    config: SandboxCodeConfig
+
+    @functools.cached_property
+    def tasks(self) -> TaskSet:
+        config = self.config
+        if config.data is not None:
+            return from_jsonl(config.data, config.eval_fraction)
+        wrong = [level for level in config.levels if level not in LEVELS]
+        if wrong or not config.levels:
+            raise UserError(f"sandbox_code has levels {LEVELS[0]} to {LEVELS[-1]}, not {wrong[0] if wrong else 'none'}")
+        return bank_tasks(config.levels, config.eval_fraction)
+
+    def begin(self, options: Mapping[str, Any] | None) -> Task:
+        given = (options or {}).get("task")
+        self.task = given if given is not None and "entry" in given.info else self._draw()
+        self.messages = self.opening(self.task)
+        return self.task
+
+    async def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Reset:
+        self.begin(options)
+        self.best, self.used = 0.0, 0
+        self.hidden = tests_of(self.task)
+        return Observation(self.messages), {"task": self.task.id, "level": self.task.info.get("level")}
+
+    def opening(self, task: Task) -> tuple[Message, ...]:
+        *earlier, last = super().opening(task)
+        return (*earlier, Message("user", f"Write this Python function. Answer with the code only.\n\n{last.text}"))
+
+    async def step(self, action: ActionLike) -> Step:
+        action = Action.of(action)
+        self.used += 1
+        entry = self.hidden.entry
+        source = submission(action.text, entry)
+        defined = defines(source, entry)
+        if not defined:
+            said = f"Your answer defines no function {entry}."
+            report = Report(0, max(1, len(self.hidden.cases)), {"no_function": 1})
+        else:
+            report = await self._grade(source)
+            said = _feedback(report, entry)
+        value = self._value(defined, report)
+        gain, self.best = max(0.0, value - self.best), max(self.best, value)
+        done = report.all_passed or self.used >= self.config.tries
+        info: dict[str, Any] = {"tests": dict(report.outcomes), "solved": report.all_passed}
+        if done:
+            share = report.passed / report.total
+            info["components"] = {"passed": float(report.all_passed), "tests": share, "well_formed": float(defined)}
+        observation = said if not done else ""
+        return observation or Observation(), gain, done, False, info
+
+    def _value(self, defined: bool, report: Report) -> float:
+        config = self.config
+        if report.all_passed:
+            return max(0.0, 1.0 - config.later_tries * (self.used - 1))
+        if not defined or set(report.outcomes) <= {"syntax_error"}:
+            return 0.0
+        return max(config.well_formed, config.partial * report.passed / report.total)
+
+    async def _grade(self, source: str) -> Report:
+        limits = SandboxLimits(
+            wall_seconds=self.config.seconds, cpu_seconds=max(1, round(self.config.seconds)), memory_mb=self.config.memory_mb,
+            processes=4, output_kb=64, file_mb=1,
+        )  # fmt: skip
+        sandbox = default_sandbox()
+        await sandbox.start()
+        preamble = self.task.info.get("preamble", "")
+        if preamble and not _imports(source):
+            source = f"{_imports(preamble)}\n{source}"
+        if self.hidden.cases:
+            return await grade_function(sandbox, source, self.hidden.entry, self.hidden.cases, limits)
+        return await _grade_by_program(source, self.hidden, limits)
+
+    def oracle(self) -> ActionLike | None:
+        solution = self.task.info.get("solution")
+        return f"```python\n{solution.strip()}\n```" if solution else None
+
+
+async def _grade_by_program(source: str, hidden: Tests, limits: SandboxLimits) -> Report:
+    """Run a data file's own assertions after the submission.
+
+    They can only run where the submission runs, so this is weaker than `grade_function`: a fresh name for every run
+    guards the verdict against a program that ends early or prints what it likes, not against one that inspects frames.
+    """
+    token = secrets.token_hex(16)
+    body = "\n".join(f"    {line}" for line in hidden.program.splitlines())
+    program = f"{source}\n\n\ndef _check_{token}():\n{body}\n    return {token!r}\n"
+    (result,) = await default_sandbox().calls(program, f"_check_{token}", [[]], limits)
+    passed = result.outcome is RunOutcome.ok and result.value == token
+    outcome = "passed" if passed else "wrong" if result.outcome is RunOutcome.ok else result.outcome.value
+    report = Report(int(passed), 1, {outcome: 1})
+    if passed:
+        return report
+    from envhub.sandbox import Failure
+
+    return Report(0, 1, {outcome: 1}, Failure(0, "", "", "", result.error, result.outcome))
+
+
+def submission(text: str, entry: str) -> str:
+    """The code of an answer: the last fenced block that defines the function, else the last block, else the whole text."""
+    blocks = [body for language, body in _FENCE.findall(text) if language.lower() in ("", "python", "py", "python3")]
+    defining = [body for body in blocks if defines(body, entry)]
+    if defining:
+        return str(defining[-1])
+    return str(blocks[-1]) if blocks else text.strip()
+
+
+def defines(source: str, entry: str) -> bool:
+    """Whether the source says that it defines the function (or a method of that name), parsable or not."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(
+        (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == entry)
+        or (isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == entry for t in node.targets))
+        for node in ast.walk(tree)
+    )
+
+
+def _imports(source: str) -> str:
+    lines = source.splitlines()
+    return "\n".join(line for line in lines if line.startswith(("import ", "from ")))
+
+
+def _feedback(report: Report, entry: str) -> str:
+    failure = report.first_failure
+    if failure is None:
+        return "All tests pass."
+    if failure.outcome is RunOutcome.ok:
+        call = f"{entry}{_as_call(failure.arguments)}"
+        return f"{call} returned {failure.got}, expected {failure.expected}. Try again."
+    if failure.outcome is RunOutcome.error:
+        return f"{entry}{_as_call(failure.arguments)} raised {failure.error}. Try again."
+    return f"Your code failed: {failure.outcome.value.replace('_', ' ')}. {failure.error}".strip() + " Try again."
+
+
+def _as_call(arguments: str) -> str:
+    """`(1, 2)` from the text of a tuple or list of arguments."""
+    inner = arguments[1:-1] if arguments[:1] in "([" and arguments[-1:] in ")]" else arguments
+    return f"({inner.rstrip(',')})"
