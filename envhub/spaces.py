@@ -167,7 +167,7 @@ class GymnasiumView(gymnasium.Env[str, ActionLike]):
         text, info = self._take(result.observation, result.info)
         return text, result.reward, result.terminated, truncated, info
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The conversation so far with render mode "ansi", else None."""
         return "\n".join(self._transcript) if self.render_mode == "ansi" else None
 
