@@ -1,0 +1,27 @@
+"""Evaluation: samples per task, pass@k, intervals clustered by task, faults with their denominators."""
+
+from envhub.agents.evaluation.run import EvalPlan, choose_tasks, evaluate
+from envhub.agents.evaluation.statistics import (
+    Comparison,
+    Interval,
+    Summary,
+    clustered_interval,
+    compare,
+    pass_at_k,
+    passes,
+    summarise,
+)
+
+__all__ = [
+    "Comparison",
+    "EvalPlan",
+    "Interval",
+    "Summary",
+    "choose_tasks",
+    "clustered_interval",
+    "compare",
+    "evaluate",
+    "pass_at_k",
+    "passes",
+    "summarise",
+]

@@ -1,0 +1,87 @@
+"""Run an evaluation: several samples of each task, only those that are missing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envhub.agents.engines.base import SamplingParams
+from envhub.agents.executors import Executor, RolloutPool
+from envhub.errors import UserError
+from envhub.ledger import Ledger
+from envhub.limits import Limits
+from envhub.rollout import Rollout
+from envhub.specs import EnvironmentSpec
+from envhub.tasks import EVAL, Task, TaskSet
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """What to evaluate: `tasks` tasks of a split (0: all of a finite split), `samples` of each, at a data seed."""
+
+    spec: EnvironmentSpec
+    config: Mapping[str, Any] = field(default_factory=dict)
+    split: str = EVAL
+    tasks: int = 0
+    samples: int = 1
+    seed: int = 0
+    sampling: SamplingParams | None = None
+    limits: Limits | None = None
+    concurrency: int = 32
+    retries: int = 2
+
+
+def choose_tasks(tasks: TaskSet, split: str, count: int, seed: int) -> list[Task]:
+    """The first `count` tasks of a split; all of them for 0. Raises UserError where an endless split needs a count."""
+    size = tasks.size(split) if split in tasks.splits else None
+    if count < 0:
+        raise UserError(f"the number of tasks is at least 1 (or 0 for all), not {count}")
+    if count == 0 and size is None and split in tasks.splits:
+        raise UserError(f"task set {tasks.name!r} never ends; say how many tasks: --tasks 100")
+    return [tasks.get(split, index, seed) for index in range(min(count or size or 1, size or count or 1))]
+
+
+async def evaluate(
+    executor: Executor,
+    plan: EvalPlan,
+    *,
+    done: Sequence[Rollout] = (),
+    on_rollout: Callable[[Rollout], None] | None = None,
+    ledger: Ledger | None = None,
+) -> list[Rollout]:
+    """Run what is missing of a plan and return its rollouts, those of `done` that belong to it among them.
+
+    `on_rollout` sees every new rollout when its group is complete. Scored rollouts of `done` are kept; faults are run
+    again. Raises UserError.
+    """
+    if plan.samples < 1:
+        raise UserError(f"each task is sampled at least once, not {plan.samples} times")
+    pool = RolloutPool(
+        executor, plan.spec, config=plan.config, limits=plan.limits, sampling=plan.sampling,
+        concurrency=plan.concurrency, retries=plan.retries, minimum_group=1, ledger=ledger,
+    )  # fmt: skip
+    chosen = choose_tasks(pool.tasks, plan.split, plan.tasks, plan.seed)
+    wanted = {task.id for task in chosen}
+    kept = {
+        (r.task.id, r.member): r
+        for r in done
+        if r.outcome.is_scored and r.task.id in wanted and r.member < plan.samples
+    }
+    missing = {task.id: [m for m in range(plan.samples) if (task.id, m) not in kept] for task in chosen}
+    rollouts = list(kept.values())
+    by_size: dict[int, list[Task]] = {}
+    for task in chosen:
+        by_size.setdefault(len(missing[task.id]), []).append(task)
+    try:
+        for size, tasks in by_size.items():
+            if size == 0:
+                continue
+            async for group in pool.run(tasks, size):
+                pool.ledger.use(len(group.rollouts))
+                for rollout in (*group.rollouts, *group.dropped):
+                    rollout.member = missing[group.task.id][rollout.member]
+                    rollouts.append(rollout)
+                    if on_rollout is not None:
+                        on_rollout(rollout)
+    finally:
+        await pool.close()
+    return rollouts

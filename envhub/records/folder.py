@@ -1,0 +1,84 @@
+"""The folder that a run leaves: its configuration, metrics, rollouts, checkpoints, plots and log."""
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from envhub.errors import UserError
+from envhub.home import write_atomically
+
+CONFIG = "config.json"
+
+
+class RunFolder:
+    """A run's folder, locked while the run lives, so that two runs never write to one folder.
+
+    `open` makes it, or takes up one that exists when `resume` is given. Raises UserError for a folder that exists, is in
+    use, cannot be written, or holds something else.
+    """
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, *, resume: bool = False, what: str = "run") -> "RunFolder":
+        """Make the folder and lock it. `what` names the kind of run in errors."""
+        exists = path.exists()
+        if exists and not path.is_dir():
+            raise UserError(f"{path} is a file; name another folder for the {what}")
+        if exists and not resume and any(item.name != ".lock" for item in path.iterdir()):
+            raise UserError(f"the folder {path} exists; go on with that {what} (--resume), or give another name")
+        if resume and not (path / CONFIG).is_file():
+            raise UserError(f"there is no {what} to resume in {path}: it has no {CONFIG}")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / ".lock").open("a+")
+        except OSError as problem:
+            raise UserError(f"cannot write the {what}'s folder {path}: {problem.strerror}") from problem
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            lock.close()
+            raise UserError(f"the folder {path} is in use by {holder}; wait for it or give another name") from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        lock.flush()
+        return cls(path, lock)
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Save the run's resolved configuration."""
+        write_atomically(self.path / CONFIG, json.dumps(config, indent=2, default=str) + "\n")
+
+    def read_config(self) -> dict[str, Any]:
+        """The saved configuration. Raises UserError when it is damaged."""
+        return read_json(self.path / CONFIG)
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises UserError naming the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise UserError(f"cannot read {path}: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise UserError(f"{path} is damaged: {problem}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it holds no object")
+    return value

@@ -1,0 +1,80 @@
+"""Rollouts as JSON lines."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from envhub.errors import DataError, UserError
+from envhub.rollout import Rollout
+
+
+class JsonlWriter:
+    """Appends one JSON object a line; each line is complete in the file when `write` returns.
+
+    A last line that an earlier process left unfinished is cut off when the file is opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _cut_unfinished(path)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as problem:
+            raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+
+    def write(self, value: dict[str, Any]) -> None:
+        """Append an object. Raises UserError when the disk is full or the file cannot be written."""
+        try:
+            self._file.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+            self._file.flush()
+        except OSError as problem:
+            raise UserError(f"cannot write {self.path}: {problem.strerror}") from problem
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> "JsonlWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _cut_unfinished(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        data = file.read()
+        end = data.rfind(b"\n") + 1
+        if end != len(data):
+            file.truncate(end)
+
+
+def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
+    """Write rollouts to a new JSON-lines file (an existing one is replaced); returns how many."""
+    count = 0
+    path.unlink(missing_ok=True)
+    with JsonlWriter(path) as writer:
+        for rollout in rollouts:
+            writer.write(rollout.to_dict())
+            count += 1
+    return count
+
+
+def read_rollouts(path: Path) -> Iterator[Rollout]:
+    """The rollouts of a JSON-lines file. Raises DataError naming file and line for what is no rollout record."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield Rollout.from_dict(json.loads(line))
+                except (ValueError, KeyError, TypeError, AttributeError) as problem:
+                    raise DataError(f"{path}, line {number}: no rollout record: {problem}") from None
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{path}: not UTF-8 (byte {problem.start})") from None
+    except OSError as problem:
+        raise DataError(f"cannot read {path}: {problem.strerror}") from problem

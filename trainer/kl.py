@@ -1,0 +1,22 @@
+"""Estimators of the KL divergence to a reference, per token, at tokens sampled from the policy (Schulman 2020)."""
+
+from torch import Tensor
+
+
+def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """log pi - log ref. Unbiased; as a term of the loss its expected gradient is 0, so it belongs into the reward."""
+    return logprobs - reference
+
+
+def k2(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """(log pi - log ref)² / 2. Its on-policy gradient is that of KL(pi || ref)."""
+    return (logprobs - reference) ** 2 / 2
+
+
+def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """exp(d) - d - 1 with d = log ref - log pi, clamped to ±20. Unbiased and never negative."""
+    difference = (reference - logprobs).clamp(-20, 20)
+    return difference.exp() - difference - 1
+
+
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
