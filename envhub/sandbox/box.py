@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from envhub.errors import EnvironmentFault
 from envhub.sandbox.base import CallResult, RunOutcome, SandboxLimits
@@ -89,9 +90,8 @@ def _own_threads() -> int:
 class Box:
     """One supervisor with its worker. Everything it made is gone when `finish` has returned, also after an error."""
 
-    def __init__(self, limits: SandboxLimits, *, program: bool) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         self.limits = limits
-        self.program = program
         self.overflow = False
         self.status: dict[str, Any] = {}
         self.stdout = bytearray()
@@ -99,13 +99,14 @@ class Box:
         self.started = 0.0
         self._directory: str | None = None
         self._claim: socket.socket | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._sockets: list[socket.socket] = []
-        self._writers: list[asyncio.StreamWriter] = []
+        self._pipes: list[BinaryIO] = []
+        self._transports: list[asyncio.BaseTransport] = []
         self._drains: list[asyncio.Task[None]] = []
         self._report: asyncio.Task[None] | None = None
 
-    async def start(self, source: str, entry: str | None) -> None:
+    async def start(self, source: str, entry: str | None, stdin: bytes = b"") -> None:
         """Start the processes; returns when the candidate is about to run. Raises `EnvironmentFault`."""
         uid = None
         if os.geteuid() == 0:
@@ -117,26 +118,13 @@ class Box:
         self._sockets += [control, control_far]
         channel, channel_far = socket.socketpair()
         self._sockets += [channel, channel_far]
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-X", "utf8", str(_SCRIPT)),
-            *(str(control_far.fileno()), str(channel_far.fileno())),
-            stdin=asyncio.subprocess.PIPE if self.program else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=(control_far.fileno(), channel_far.fileno()),
-            env={},
-            cwd=self._directory,
-            start_new_session=True,
-        )
-        control_far.close()
-        channel_far.close()
-        assert self._process.stdout is not None and self._process.stderr is not None
-        for reader, kept in ((self._process.stdout, self.stdout), (self._process.stderr, self.stderr)):
-            self._drains.append(asyncio.create_task(self._drain(reader, kept)))
+        self._process = self._spawn(control_far, channel_far, stdin)
         self._control_reader, self._control = await asyncio.open_unix_connection(sock=control)
-        self._writers.append(self._control)
+        self._transports.append(self._control.transport)
         self.replies, self.requests = await asyncio.open_unix_connection(sock=channel)
-        self._writers.append(self.requests)
+        self._transports.append(self.requests.transport)
+        for end, kept in zip(self._pipes, (self.stdout, self.stderr), strict=True):
+            await self._attach(end, kept)
         limits = self.limits.model_dump()
         if uid is None:
             limits["processes"] += _own_threads()
@@ -158,6 +146,41 @@ class Box:
             raise EnvironmentFault(f"the sandbox could not confine a process: {ready.get('fault')}")
         self.started = time.monotonic()
         self._report = asyncio.create_task(self._read_report())
+
+    def _spawn(self, control: socket.socket, channel: socket.socket, stdin: bytes) -> subprocess.Popen[bytes]:
+        """Start the supervisor. Not by asyncio, whose processes cannot be waited for once their tasks are cancelled."""
+        out, out_far = os.pipe()
+        self._pipes.append(os.fdopen(out, "rb", 0))
+        err, err_far = os.pipe()
+        self._pipes.append(os.fdopen(err, "rb", 0))
+        given = os.memfd_create("stdin")
+        try:
+            with os.fdopen(os.dup(given), "wb") as file:
+                file.write(stdin)
+            os.lseek(given, 0, os.SEEK_SET)
+            fds = (control.fileno(), channel.fileno())
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_SCRIPT), *map(str, fds)],
+                stdin=given,
+                stdout=out_far,
+                stderr=err_far,
+                pass_fds=fds,
+                env={},
+                cwd=self._directory,
+                start_new_session=True,
+            )
+        finally:
+            for fd in (given, out_far, err_far):
+                os.close(fd)
+            control.close()
+            channel.close()
+
+    async def _attach(self, end: BinaryIO, kept: bytearray) -> None:
+        reader = asyncio.StreamReader()
+        make = lambda: asyncio.StreamReaderProtocol(reader)  # noqa: E731
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(make, end)
+        self._transports.append(transport)
+        self._drains.append(asyncio.create_task(self._drain(reader, kept)))
 
     async def _read_report(self) -> None:
         self.status = await read_frame(self._control_reader, 1 << 16)
@@ -194,14 +217,6 @@ class Box:
             return RunOutcome.timeout, f"used more than {self.limits.cpu_seconds} s of CPU time"
         return RunOutcome.exited, f"the process ended with {f'exit code {code}' if code >= 0 else f'signal {-code}'}"
 
-    async def feed(self, data: bytes) -> None:
-        """Write the program's standard input and close it; a program that does not read it is no error."""
-        assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(data)
-            await self._process.stdin.drain()
-        self._process.stdin.close()
-
     async def label(self) -> RunOutcome:
         """What the program itself called its failure; only a name for one, it never makes a success."""
         try:
@@ -211,32 +226,48 @@ class Box:
             return RunOutcome.error
 
     async def finish(self) -> None:
-        """End the processes, wait for them, and give back what they held. Never raises for what the candidate did."""
-        try:
-            if self._process is not None:
-                if len(self._writers) == 2:
-                    self.stop()
-                elif self._process.returncode is None:
-                    self._process.kill()
+        """End the processes, wait for them, and give back what they held, also when cancelled meanwhile."""
+        cancelled: asyncio.CancelledError | None = None
+        if self._process is not None:
+            if self._report is not None:
+                self.stop()
+            else:  # the candidate has not started, or just did: without its supervisor it dies as well
+                self._abandon()
+            deadline = time.monotonic() + _CLEANUP_SECONDS
+            while self._process.poll() is None:
                 try:
-                    async with asyncio.timeout(_CLEANUP_SECONDS):
-                        await asyncio.gather(self._process.wait(), *self._drains)
-                except TimeoutError:
+                    await asyncio.sleep(0.002)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                if time.monotonic() > deadline:
                     self._process.kill()
-                    await self._process.wait()
-        finally:
-            tasks = [*self._drains, *([self._report] if self._report else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for writer in self._writers:
-                writer.transport.abort()
-            for end in self._sockets:
-                end.close()
-            if self._directory is not None and os.path.exists(self._directory):
-                await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
-            if self._claim is not None:
-                self._claim.close()
+        self._release()
+        try:
+            await asyncio.sleep(0)  # the transports close in their callbacks
+        except asyncio.CancelledError as error:
+            cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def _abandon(self) -> None:
+        """Close our ends of the sockets: the supervisor takes it as the order to stop, whatever it was doing."""
+        for transport in self._transports:
+            transport.abort() if isinstance(transport, asyncio.WriteTransport) else transport.close()
+        for end in self._sockets:
+            end.close()
+
+    def _release(self) -> None:
+        tasks = [*self._drains, *([self._report] if self._report else [])]
+        for task in tasks:
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # was raised where it was awaited, if it was
+        self._abandon()
+        for pipe in self._pipes:
+            pipe.close()
+        if self._directory is not None and os.path.exists(self._directory):
+            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._claim is not None:
+            self._claim.close()
 
     def complaint(self) -> str:
         """The last line that the supervisor wrote before it failed."""

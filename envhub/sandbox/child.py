@@ -16,9 +16,11 @@ import time
 
 MYPY = False
 if MYPY:
+    from envhub.sandbox.folders import over_quota, remove_tree
     from envhub.sandbox.wire import TooLargeError, decode, encode, frame
 else:  # started by its path with nothing of envhub importable: the neighbour is found by the folder
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from folders import over_quota, remove_tree
     from wire import TooLargeError, decode, encode, frame
 
     del sys.path[0]
@@ -64,8 +66,8 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def _confine_writes(libc: ctypes.CDLL, directory: str) -> None:
-    """Landlock, where the kernel has it: writes only below `directory`, no TCP, no signal or trace to the outside."""
+def _confine_writes(libc: ctypes.CDLL) -> None:
+    """Landlock, where the kernel has it: writes only below the working directory, no TCP, no signal or trace to the outside."""
     abi = libc.syscall(444, None, ctypes.c_size_t(0), 1)
     if abi < 1:
         return
@@ -74,7 +76,7 @@ def _confine_writes(libc: ctypes.CDLL, directory: str) -> None:
     words = [handled] + ([0b11] if abi >= 4 else []) + ([0b11] if abi >= 6 else [])
     attributes = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
     ruleset = _checked(libc.syscall(444, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset")
-    for path, rights in ((directory, handled), ("/dev/null", handled & (1 << 1 | 1 << 14))):
+    for path, rights in ((".", handled), ("/dev/null", handled & (1 << 1 | 1 << 14))):
         place = os.open(path, os.O_PATH)
         rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
         _checked(libc.syscall(445, ruleset, 1, rule, 0), "landlock_add_rule")
@@ -142,7 +144,7 @@ def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, i
     _checked(libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "parent-death signal")
     if os.getppid() != supervisor:
         os._exit(1)
-    _confine_writes(libc, directory)
+    _confine_writes(libc)
     _load_filter(libc, bytes.fromhex(str(config["filter"])))
     _reach_library(handles)
     os.environ.clear()
@@ -262,9 +264,8 @@ def _work(config: "dict[str, object]", channel: int, gate: int, supervisor: int,
         return _run_program(channel, source)
     try:
         _serve(channel, source, str(entry), budget)
-    except (EOFError, OSError):
-        pass
-    os._exit(0)
+    finally:
+        os._exit(0)
 
 
 # --- the supervisor ------------------------------------------------------------------------------------------------
@@ -319,48 +320,6 @@ def _kill_everything(uid: "int | None") -> None:
         time.sleep(0.001)
 
 
-def _remove_tree(directory: str) -> None:
-    """Remove `directory` whatever is in it, at any depth: nested directories are moved up, never recursed into."""
-    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    os.fchmod(top, 0o700)
-    while names := os.listdir(top):
-        for name in names:
-            try:
-                os.unlink(name, dir_fd=top)
-                continue
-            except IsADirectoryError:
-                os.chmod(name, 0o700, dir_fd=top)
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-            for child in os.listdir(inner):
-                try:
-                    os.unlink(child, dir_fd=inner)
-                except IsADirectoryError:
-                    os.chmod(child, 0o700, dir_fd=inner)
-                    os.rename(child, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=top)
-            os.close(inner)
-            os.rmdir(name, dir_fd=top)
-    os.close(top)
-    os.rmdir(directory)
-
-
-def _over_quota(directory: str, megabytes: int) -> bool:
-    todo, size, count = [directory], 0, 0
-    while todo:
-        try:
-            with os.scandir(todo.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append(entry.path)
-                    else:
-                        size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if count > 4096 or size > megabytes << 20:
-                        return True
-        except OSError:
-            continue
-    return False
-
-
 def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
     """Wait until the worker ends, the parent lets go, or the files outgrow their limit; says which."""
     ended = os.pidfd_open(worker)
@@ -373,7 +332,7 @@ def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
             return "ended"
         if control in ready:
             return "stopped"
-        if _over_quota(directory, megabytes):
+        if over_quota(directory, megabytes):
             return "disk"
 
 
@@ -408,7 +367,7 @@ def _supervise(control: int, channel: int) -> None:
         code, cpu = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
     finally:
         _kill_everything(uid)
-        _remove_tree(directory)
+        remove_tree(directory)
     _send(control, {"reason": reason, "code": code, "cpu": cpu})
     os._exit(0)
 

@@ -53,7 +53,7 @@ def same_value(expected: Any, actual: Any, tolerance: float | None = None) -> bo
         if not (math.isfinite(expected) and math.isfinite(actual)):
             return False
         margin = 0.0 if tolerance is None else tolerance * max(1.0, abs(expected))
-        return expected == actual or abs(expected - actual) <= margin
+        return bool(expected == actual) or bool(abs(expected - actual) <= margin)
     if kind in (list, tuple):
         pairs = zip(expected, actual, strict=False)
         return len(expected) == len(actual) and all(same_value(a, b, tolerance) for a, b in pairs)

@@ -71,7 +71,7 @@ async def run_probes(sandbox: Sandbox) -> list[Probe]:
     found = (await sandbox.calls(_ENVIRONMENT, "f", [[None]], _LIMITS))[0]
     probes.append(Probe("environment clean", True, found.value == [[], ""], repr(found.value)[:200]))
     daemon = (await sandbox.calls(_DAEMON, "f", [[None]], _LIMITS))[0]
-    gone = daemon.outcome is RunOutcome.ok and not Path(f"/proc/{daemon.value}").exists()
+    gone = daemon.outcome is RunOutcome.ok and not _alive(daemon.value)
     probes.append(Probe("no survivors", True, gone, f"{daemon.outcome.value}: {daemon.error}"))
     probes.append(await _write_probe(sandbox))
     return probes
@@ -92,3 +92,7 @@ def _security_modules() -> str:
         return Path("/sys/kernel/security/lsm").read_text()
     except OSError:
         return ""
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from envhub.errors import EnvironmentFault, UserError
@@ -24,20 +24,6 @@ from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode, frame
 
 _START_SECONDS = 60.0
 _ARGUMENT_BYTES = 64 << 20
-
-
-async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
-    """Await `work` to its end, also when the awaiting task is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    if cancelled is not None:
-        raise cancelled
 
 
 class ProcessSandbox(Sandbox):
@@ -72,25 +58,25 @@ class ProcessSandbox(Sandbox):
         await asyncio.gather(*here, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _box(self, source: str, entry: str | None, limits: SandboxLimits) -> AsyncIterator[Box]:
+    async def _box(self, source: str, entry: str | None, limits: SandboxLimits, stdin: str = "") -> AsyncIterator[Box]:
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(loop, asyncio.Semaphore(self._concurrency))
         async with turn:
             task = asyncio.current_task()
             assert task is not None
             self._running.add(task)
-            box = Box(limits, program=entry is None)
+            box = Box(limits)
             try:
                 async with asyncio.timeout(_START_SECONDS):
-                    await box.start(source, entry)
+                    await box.start(source, entry, stdin.encode("utf-8", "surrogatepass"))
                 yield box
             except (OSError, EOFError, TimeoutError) as error:
-                await _uncancelled(box.finish())
+                await box.finish()
                 said = box.complaint()
                 raise EnvironmentFault(f"the sandbox failed ({type(error).__name__}: {error}): {said}") from error
             finally:
                 self._running.discard(task)
-                await _uncancelled(box.finish())
+                await box.finish()
 
     async def calls(
         self, source: str, entry: str, calls: Sequence[Sequence[Any]], limits: SandboxLimits | None = None
@@ -125,8 +111,7 @@ class ProcessSandbox(Sandbox):
         limits = limits or SandboxLimits()
         if problem := _source_problem(source, limits):
             return ExecResult(RunOutcome.source_limit, 1, "", problem, 0.0)
-        async with self._box(source, None, limits) as box:
-            feeding = asyncio.create_task(box.feed(stdin.encode("utf-8", "surrogateescape")))
+        async with self._box(source, None, limits, stdin) as box:
             timed_out = False
             try:
                 async with asyncio.timeout(limits.wall_seconds):
@@ -136,9 +121,6 @@ class ProcessSandbox(Sandbox):
                 box.stop()
                 async with asyncio.timeout(_START_SECONDS):
                     await box.ended()
-            finally:
-                feeding.cancel()
-                await asyncio.gather(feeding, return_exceptions=True)
             seconds = time.monotonic() - box.started
             label = await box.label()
         code = int(box.status["code"])

@@ -37,7 +37,7 @@ def encode(value: object, budget: int, depth: int = 0) -> object:
             raise TooLargeError("an integer of more than 4300 digits")
         return value
     if kind is float:
-        return {"f": float.__repr__(value)}  # type: ignore[arg-type]
+        return {"f": float.__repr__(value)}
     if isinstance(value, str | list | tuple | dict) and kind in (str, list, tuple, dict) and len(value) > budget:
         raise TooLargeError("larger than the limit of a result")
     if kind is str:

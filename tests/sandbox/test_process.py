@@ -4,7 +4,7 @@ import asyncio
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,18 @@ def children() -> set[int]:
         except OSError:
             continue
     return found
+
+
+def empty(folder: Path) -> bool:
+    return not list(folder.iterdir())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never happened")
 
 
 # --- values and outcomes -------------------------------------------------------------------------------------------
@@ -187,7 +199,7 @@ async def test_a_program_reads_and_prints(sandbox: ProcessSandbox) -> None:
         ("(", RunOutcome.syntax_error, 1),
         ("import sys; sys.exit(7)", RunOutcome.error, 7),
         ("bytearray(4 << 30)", RunOutcome.memory, 1),
-        ("import os; os.abort()", RunOutcome.exited, -6),
+        ("import ctypes; ctypes.string_at(0)", RunOutcome.exited, -11),
         (r"import sys; sys.stdout.buffer.write(b'\xff')", RunOutcome.error, 0),
     ],
 )
@@ -213,7 +225,6 @@ async def test_a_program_need_not_read_its_input(sandbox: ProcessSandbox) -> Non
     [
         ("while True: pass", RunOutcome.timeout),
         ("import time; time.sleep(1000)", RunOutcome.timeout),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", RunOutcome.timeout),
         ("while True: print('x' * 10 ** 6)", RunOutcome.output_limit),
         ("import sys\nwhile True: sys.stderr.write('x' * 10 ** 6)", RunOutcome.output_limit),
     ],
@@ -221,6 +232,12 @@ async def test_a_program_need_not_read_its_input(sandbox: ProcessSandbox) -> Non
 async def test_limits_stop_functions_and_programs(sandbox: ProcessSandbox, source: str, outcome: RunOutcome) -> None:
     assert (await call(sandbox, source, limits=QUICK)).outcome is outcome
     assert (await sandbox.run_program(source, "", QUICK)).outcome is outcome
+
+
+async def test_a_stopped_process_is_not_waited_for(sandbox: ProcessSandbox) -> None:
+    source = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
+    allowed = {RunOutcome.timeout} if os.geteuid() == 0 else {RunOutcome.timeout, RunOutcome.error}
+    assert (await call(sandbox, source, limits=QUICK)).outcome in allowed
 
 
 async def test_cpu_time_is_limited_apart_from_wall_time(sandbox: ProcessSandbox) -> None:
@@ -243,7 +260,7 @@ async def test_many_files_are_stopped(sandbox: ProcessSandbox) -> None:
 async def test_a_fork_bomb_ends(sandbox: ProcessSandbox, folder: Path) -> None:
     before = children()
     assert (await call(sandbox, "import os\nwhile True: os.fork()", limits=QUICK)).outcome is not RunOutcome.ok
-    assert children() <= before and not list(folder.iterdir())
+    assert children() <= before and empty(folder)
 
 
 async def test_a_daemon_does_not_survive(sandbox: ProcessSandbox) -> None:
@@ -296,28 +313,38 @@ async def test_nothing_is_left_after_many_gradings_at_once(sandbox: ProcessSandb
     grades = [grade_function(sandbox, sources[i % 5], "f", tests, ROOMY) for i in range(50)]
     reports = await asyncio.gather(*grades)
     assert [report.passed for report in reports] == [2, 2, 0, 0, 2] * 10
-    assert children() <= before and not list(folder.iterdir())
-    await asyncio.sleep(0)
+    assert children() <= before and empty(folder)
     assert len(os.listdir("/proc/self/fd")) <= fds
 
 
 async def test_cancelling_cleans_up(sandbox: ProcessSandbox, folder: Path) -> None:
     before = children()
     task = asyncio.create_task(call(sandbox, "while True: pass"))
-    while not any(folder.iterdir()) or children() <= before:
-        await asyncio.sleep(0.01)
+    await until(lambda: not empty(folder) and not children() <= before)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert children() <= before and not list(folder.iterdir())
+    assert children() <= before and empty(folder)
+
+
+def test_ending_the_event_loop_cleans_up(sandbox: ProcessSandbox, folder: Path) -> None:
+    before = children()
+
+    async def abandon(until_started: bool) -> None:
+        task = asyncio.create_task(call(sandbox, "while True: pass"))
+        await until(lambda: not empty(folder) and (not until_started or not children() <= before))
+        assert not task.done()
+
+    for until_started in (False, True):
+        asyncio.run(abandon(until_started))
+        assert children() <= before and empty(folder)
 
 
 async def test_closing_ends_what_runs(sandbox: ProcessSandbox, folder: Path) -> None:
     task = asyncio.create_task(call(sandbox, "while True: pass"))
-    while not any(folder.iterdir()):
-        await asyncio.sleep(0.01)
+    await until(lambda: not empty(folder))
     await sandbox.close()
-    assert task.cancelled() and not list(folder.iterdir())
+    assert task.cancelled() and empty(folder)
 
 
 async def test_a_sandbox_that_cannot_start_is_a_fault(
@@ -332,7 +359,7 @@ async def test_a_sandbox_that_cannot_start_is_a_fault(
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     with pytest.raises(EnvironmentFault):
         await call(sandbox, "def f(): return 1")
-    assert not list(folder.iterdir())
+    assert empty(folder)
 
 
 def test_one_sandbox_serves_several_event_loops(sandbox: ProcessSandbox) -> None:
