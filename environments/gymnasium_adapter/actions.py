@@ -15,6 +15,7 @@ from envhub.spaces import UnicodeText
 
 _NUMBER = r"(?<![\w.+-])[+-]?[0-9]+(?:\.[0-9]+)?(?![\w]|\.[0-9])"
 _LAST_LINES = 10
+_MOST_BOUNDS = 64
 _SUPPORTED = (
     spaces.Discrete,
     spaces.Box,
@@ -63,7 +64,7 @@ class ActionReader:
         if isinstance(self._space, spaces.Discrete):
             return self._read_discrete(self._space, text)
         if isinstance(self._space, spaces.Text | UnicodeText):
-            return _convert(self._space, text)
+            return _convert(self._space, text if self._space.contains(text) else text.strip())
         problem: InvalidAction | None = None
         for value in _json_values(text):
             try:
@@ -142,8 +143,8 @@ def _convert(space: gymnasium.Space[Any], value: Any) -> Any:
     if isinstance(space, spaces.Text | UnicodeText):
         element: Any = value if isinstance(value, str) else None
     elif isinstance(space, spaces.Discrete):
-        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62
-        element = space.dtype.type(value) if whole else None
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        element = space.dtype.type(value) if whole and 0 <= value - int(space.start) < int(space.n) else None
     else:
         element = _array(space, value)
     if element is None or not space.contains(element):
@@ -165,7 +166,7 @@ def _array(space: Any, value: Any) -> np.ndarray | None:
         info = np.iinfo(space.dtype)
         if np.any(numbers != np.floor(numbers)) or np.any(numbers < info.min) or np.any(numbers > info.max):
             return None
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(numbers.astype(space.dtype))
 
 
@@ -209,8 +210,9 @@ def _describe(space: gymnasium.Space[Any]) -> str:
 
 
 def _bound(values: np.ndarray) -> str:
-    """A bound of a box: one number where all are the same."""
-    numbers = [f"{number:.6g}" for number in np.unique(values)]
-    if len(numbers) == 1:
-        return numbers[0]
-    return np.array2string(values, separator=", ", precision=4, threshold=64).replace("\n", "")
+    """A bound of a box: one number where all are the same, their range where they are many."""
+    if np.all(values == values.flat[0]):
+        return f"{values.flat[0]:.6g}"
+    if values.size > _MOST_BOUNDS:
+        return f"bounds that differ by place ({values.min():.6g} to {values.max():.6g})"
+    return str(values.tolist())
