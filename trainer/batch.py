@@ -1,0 +1,106 @@
+"""From groups of rollouts to rows of tokens with advantages, and to micro-batches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from envhub.rollout import Rollout
+from envhub.trainer import advantages
+from envhub.trainer.aggregation import AGGREGATIONS
+from envhub.trainer.algorithms import Algorithm
+from envhub.trajectory import Sample
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of an optimizer step, padded at the right to [rows, tokens].
+
+    `mask` marks action tokens, `behaviour` holds the engine's logprobs there, `advantages` and `weights` (of the loss)
+    are 0 elsewhere. `lengths` [rows] counts real tokens, `owner` [rows] is the rollout's position.
+    """
+
+    token_ids: Tensor
+    mask: Tensor
+    behaviour: Tensor
+    advantages: Tensor
+    weights: Tensor
+    lengths: Tensor
+    owner: Tensor
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def action_tokens(self) -> int:
+        """How many tokens are trained."""
+        return int(self.mask.sum())
+
+    def select(self, rows: Sequence[int]) -> "Rows":
+        """Some rows, cut to the longest of them."""
+        index = torch.tensor(list(rows), dtype=torch.long)
+        width = int(self.lengths[index].max())
+        matrices = (self.token_ids, self.mask, self.behaviour, self.advantages, self.weights)
+        cut = [matrix[index, :width] for matrix in matrices]
+        return Rows(*cut, self.lengths[index], self.owner[index])
+
+
+def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
+    """The training rows of scored rollouts: estimator over rollouts, then whitening and weights over tokens.
+
+    Raises ValueError when no rollout has an action token.
+    """
+    samples: list[tuple[int, Sample]] = [
+        (owner, sample) for owner, rollout in enumerate(rollouts) for sample in rollout.trajectory.samples()
+    ]
+    if not samples:
+        raise ValueError("no rollout has a token to train on")
+    names = {group: number for number, group in enumerate(dict.fromkeys(r.group for r in rollouts))}
+    rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
+    groups = torch.tensor([names[rollout.group] for rollout in rollouts])
+    per_rollout = algorithm.estimator(rewards, groups)
+
+    width = max(len(sample.token_ids) for _, sample in samples)
+    token_ids = torch.zeros(len(samples), width, dtype=torch.long)
+    mask, behaviour = torch.zeros(len(samples), width), torch.zeros(len(samples), width)
+    for row, (_, sample) in enumerate(samples):
+        count = len(sample.token_ids)
+        token_ids[row, :count] = torch.tensor(sample.token_ids)
+        mask[row, :count] = torch.tensor(sample.mask, dtype=torch.float32)
+        behaviour[row, :count] = torch.tensor(sample.logprobs)
+    owner = torch.tensor([owner for owner, _ in samples])
+    values = per_rollout[owner][:, None] * mask
+    if algorithm.whiten:
+        values = advantages.whiten_tokens(values, mask)
+    lengths = torch.tensor([len(sample.token_ids) for _, sample in samples])
+    weights = AGGREGATIONS[algorithm.aggregation](mask)
+    return Rows(token_ids, mask, behaviour, values, weights, lengths, owner)
+
+
+def micro_batches(rows: Rows, token_budget: int) -> Iterator[Rows]:
+    """Rows of similar length together, each micro-batch of at most `token_budget` tokens with padding (or one row)."""
+    order = torch.argsort(rows.lengths, descending=True).tolist()
+    lengths = rows.lengths.tolist()
+    while order:
+        count = max(1, token_budget // lengths[order[0]])
+        yield rows.select(order[:count])
+        order = order[count:]
+
+
+def split(rows: Rows, parts: int, generator: torch.Generator) -> list[Rows]:
+    """Shuffle the rows into `parts` batches for as many optimizer steps; each keeps its share of the loss.
+
+    The weights of a part are scaled so that its rows together weigh as much as the whole batch does.
+    """
+    if parts == 1:
+        return [rows]
+    order = torch.randperm(len(rows), generator=generator).tolist()
+    out = []
+    for part in range(parts):
+        chosen = order[part::parts]
+        if chosen:
+            picked = rows.select(chosen)
+            picked.weights = picked.weights * (rows.weights.sum() / picked.weights.sum().clamp(min=1e-12))
+            out.append(picked)
+    return out

@@ -1,0 +1,113 @@
+"""The configuration of a training run: one typed model, from TOML, flags and presets."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from envhub.environment import validate_config
+from envhub.errors import UserError
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {"steps": 6, "tasks_per_step": 4, "group_size": 8, "max_turn_tokens": 96, "max_turns": 1, "eval_tasks": 16,
+            "learning_rate": 2e-5, "micro_tokens": 2048, "concurrency": 64},
+    "gpu": {"steps": 100, "tasks_per_step": 64, "group_size": 8, "max_turn_tokens": 1024, "eval_tasks": 64,
+            "learning_rate": 1e-6, "micro_tokens": 16384, "concurrency": 512, "gradient_checkpointing": True},
+    "test": {"steps": 2, "tasks_per_step": 2, "group_size": 4, "max_turn_tokens": 24, "eval_tasks": 4,
+             "learning_rate": 1e-3, "micro_tokens": 2048, "concurrency": 16, "model": "tiny", "engine": "transformers"},
+}  # fmt: skip
+
+
+class TrainConfig(BaseModel):
+    """Everything that defines a run. Unknown keys are errors; the resolved values are saved with the run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env: str = Field(description="environment: an id, a file, or file.py:Class")
+    env_config: dict[str, Any] = Field(default_factory=dict, description="configuration of the environment")
+    algo: str = Field("reinforce_baseline", description="algorithm")
+    model: str = Field("smollm2", description="initial model: an alias, a folder, or org/name of the hub")
+    engine: str = Field("auto", description="engine for rollouts; auto is vllm where it is installed, else transformers")
+    engine_options: dict[str, Any] = Field(default_factory=dict, description="options of the engine")
+    executor: Literal["multi_turn", "single_turn"] = Field("multi_turn", description="how episodes are played")
+    parser: str = Field("auto", description="parser of the model's tool calls and reasoning")
+    preset: Literal["auto", "cpu", "gpu", "test"] = Field("auto", description="sizes that fit a machine; auto looks")
+    device: str = Field("auto", description="device of the trainer: auto, cpu or cuda")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="arithmetic of the trainer's model")
+    seed: int = Field(0, ge=0, description="of task order and sampling")
+    split: str = Field("train", description="split of the task set to train on")
+
+    steps: int = Field(100, ge=1, description="training steps, in all (a resumed run goes on up to it)")
+    tasks_per_step: int = Field(64, ge=1, description="tasks sampled for each step")
+    group_size: int = Field(8, ge=1, description="rollouts of each task")
+    updates_per_step: int = Field(1, ge=1, description="optimizer steps for the rollouts of a step")
+    minimum_group: int | None = Field(None, ge=1, description="smallest group that is kept after faults (default: 2)")
+    concurrency: int = Field(64, ge=1, description="rollouts that run at once")
+    retries: int = Field(2, ge=0, description="new attempts after a fault")
+
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    max_turns: int | None = Field(None, ge=1, description="turns of an episode (default: the environment's)")
+    max_turn_tokens: int | None = Field(None, ge=1, description="sampled tokens of a turn (default: the environment's)")
+    max_episode_tokens: int | None = Field(None, ge=1, description="sampled tokens of an episode")
+
+    learning_rate: float = Field(1e-6, gt=0, description="of AdamW, constant")
+    weight_decay: float = Field(0.0, ge=0, description="of AdamW, on matrices")
+    clip_norm: float = Field(1.0, ge=0, description="largest gradient norm (0: any)")
+    micro_tokens: int = Field(4096, ge=1, description="tokens of a micro-batch, with padding")
+    gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
+    kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the initial model")
+    clip_low: float | None = Field(None, gt=0, lt=1, description="lower clip of the ratio")
+    clip_high: float | None = Field(None, gt=0, description="upper clip of the ratio")
+    aggregation: str | None = Field(None, description="how token losses are averaged")
+    correction: str | None = Field(None, description="correction for the engine's logprobs: tis, icepop or none")
+    transfer: Literal["memory", "folder"] = Field("memory", description="how weights go to the engine")
+
+    eval_split: str = Field("eval", description="split of the held-out tasks")
+    eval_tasks: int = Field(64, ge=0, description="held-out tasks before and after (0: no evaluation)")
+    eval_samples: int = Field(1, ge=1, description="samples of each held-out task")
+    eval_every: int = Field(0, ge=0, description="also evaluate after every so many steps (0: only before and after)")
+    eval_temperature: float = Field(0.0, ge=0, description="sampling temperature of the evaluation")
+
+    output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
+    save_every: int = Field(0, ge=0, description="checkpoint after every so many steps (0: only at the end)")
+    keep: int = Field(2, ge=1, description="checkpoints to keep")
+    tensorboard: bool = Field(True, description="write TensorBoard event files")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainConfig":
+        if self.minimum_group is not None and self.minimum_group > self.group_size:
+            raise ValueError(f"minimum_group {self.minimum_group} is larger than group_size {self.group_size}")
+        return self
+
+
+def resolve(values: Mapping[str, Any], *, file: Path | None = None) -> TrainConfig:
+    """A configuration from a TOML file, overridden by `values` (None: not given), on top of the preset.
+
+    Raises UserError naming the key and the nearest valid one.
+    """
+    given = {**(_read_toml(file) if file is not None else {}), **{k: v for k, v in values.items() if v is not None}}
+    if "env" not in given:
+        raise UserError("say what to train on: --env sandbox_code (envhub list shows all)")
+    preset = given.get("preset", "auto")
+    if preset == "auto":
+        preset = _machine()
+    merged = {**PRESETS.get(preset, {}), **given}
+    made: TrainConfig = validate_config(TrainConfig, merged, "the training configuration")
+    return made
+
+
+def _machine() -> str:
+    import torch
+
+    return "gpu" if torch.cuda.is_available() else "cpu"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise UserError(f"cannot read {path}: {problem.strerror}") from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise UserError(f"{path} is no TOML: {problem}") from None

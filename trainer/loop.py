@@ -1,0 +1,239 @@
+"""The training loop: collect, score, update, sync. Details stand one level down."""
+
+import asyncio
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from envhub.agents.engines import SamplingParams
+from envhub.agents.evaluation import EvalPlan, evaluate, passes, summarise
+from envhub.agents.executors import Group, RolloutPool
+from envhub.agents.session import Agent
+from envhub.errors import UserError
+from envhub.ledger import Ledger
+from envhub.limits import Limits
+from envhub.records import RolloutStore, RunFolder
+from envhub.rollout import Rollout
+from envhub.specs import EnvironmentSpec
+from envhub.trainer import checkpoint, metrics
+from envhub.trainer.algorithms import Algorithm
+from envhub.trainer.batch import Rows, build_rows, split
+from envhub.trainer.config import TrainConfig
+from envhub.trainer.data import TaskSampler
+from envhub.trainer.progress import Progress
+from envhub.trainer.strategy import Strategy
+from envhub.trainer.transfer import WeightTransfer
+
+SKIPPED_IN_A_ROW = 3
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One synchronous run: the engine always samples with the weights of the last update.
+
+    Every rollout is accounted for in `ledger`; `step` counts finished training steps.
+    """
+
+    config: TrainConfig
+    algorithm: Algorithm
+    spec: EnvironmentSpec
+    limits: Limits
+    agent: Agent
+    strategy: Strategy
+    transfer: WeightTransfer
+    tokenizer: Any
+    folder: RunFolder
+    store: RolloutStore
+    log: metrics.MetricsLog
+    progress: Progress
+    ledger: Ledger = field(default_factory=Ledger)
+    step: int = 0
+    version: int = 0
+    skipped: int = 0
+    sampler: TaskSampler = field(init=False)
+    pool: RolloutPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.pool = RolloutPool(
+            self.agent.executor, self.spec, config=config.env_config, limits=self.limits,
+            sampling=SamplingParams(temperature=config.temperature), concurrency=config.concurrency,
+            retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger,
+        )  # fmt: skip
+        self.sampler = TaskSampler(self.pool.tasks, config.split, config.seed)
+
+    async def run(self) -> None:
+        """Train up to `config.steps`, evaluating before and after; leaves a checkpoint."""
+        config = self.config
+        if self.step == 0:
+            await self.evaluate("before training")
+        while self.step < config.steps:
+            begun = time.monotonic()
+            groups = await self.collect()
+            collected = time.monotonic()
+            rollouts = [rollout for group in groups for rollout in group.rollouts]
+            values = describe(groups)
+            if rollouts:
+                values |= await asyncio.to_thread(self.update, rollouts)
+            self.ledger.use(len(rollouts))
+            updated = time.monotonic()
+            values["transfer_seconds"] = await self.sync()
+            values["rollout_seconds"], values["update_seconds"] = collected - begun, updated - collected
+            values["tokens_per_second"] = values["sampled_tokens"] / max(1e-9, collected - begun)
+            self.step += 1
+            self.record(groups, values)
+            if config.save_every and self.step % config.save_every == 0 and self.step < config.steps:
+                await asyncio.to_thread(self.save)
+            if config.eval_every and self.step % config.eval_every == 0 and self.step < config.steps:
+                await self.evaluate(f"after step {self.step}")
+        saved = await asyncio.to_thread(self.save)
+        await self.evaluate("after training")
+        self.draw()
+        self.progress.say(f"checkpoint: {saved.path}")
+
+    async def collect(self) -> list[Group]:
+        """Sample the groups of one step."""
+        config = self.config
+        tasks, groups = self.sampler.take(config.tasks_per_step), []
+        total, done = config.tasks_per_step * config.group_size, 0
+
+        def describe_now() -> str:
+            waiting = self.pool.in_flight()
+            longest = f", longest in {waiting[0].stage} for {waiting[0].seconds:.0f} s" if waiting else ""
+            return f"step {self.step + 1} of {config.steps}: {done} of {total} rollouts{longest}"
+
+        async with self.progress.during(describe_now):
+            async for group in self.pool.run(tasks, config.group_size):
+                groups.append(group)
+                done += config.group_size
+        return groups
+
+    def update(self, rollouts: list[Rollout]) -> dict[str, float]:
+        """The optimizer steps on one step's rollouts; returns their metrics, averaged."""
+        config, algorithm = self.config, self.algorithm
+        if not any(segment.action_tokens for segment in (r.trajectory for r in rollouts)):
+            return {}
+        rows = build_rows(rollouts, algorithm)
+        several = config.updates_per_step > 1
+        generator = torch.Generator().manual_seed(config.seed + self.step)
+        reports = []
+        parts = split(rows, min(config.updates_per_step, len(rows)), generator)
+        # With one optimizer step the policy is the one that sampled: no need to compute its logprobs beforehand.
+        olds = [self.strategy.score(part, config.temperature) if several else None for part in parts]
+        for part, old in zip(parts, olds, strict=True):
+            reports.append(self.strategy.step(part, algorithm, config.temperature, old, self._reference(part)))
+        self._count_skipped([report.skipped for report in reports])
+        names = reports[0].metrics
+        return {name: statistics.fmean(report.metrics[name] for report in reports) for name in names}
+
+    def _reference(self, rows: Rows) -> torch.Tensor | None:
+        if not self.algorithm.kl_coef:
+            return None
+        return self.strategy.score(rows, self.config.temperature, reference=True)
+
+    def _count_skipped(self, reasons: list[str]) -> None:
+        for reason in reasons:
+            self.skipped = self.skipped + 1 if reason else 0
+            if reason:
+                self.progress.say(f"step {self.step + 1}: the update was skipped: {reason}")
+            if self.skipped >= SKIPPED_IN_A_ROW:
+                raise UserError(
+                    f"{SKIPPED_IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate, "
+                    "or look at the rollouts of the last steps"
+                )
+
+    async def sync(self) -> float:
+        """Give the engine the new weights; returns seconds."""
+        self.version += 1
+        return await self.transfer.send(self.strategy, self.agent.engine, self.version)
+
+    def record(self, groups: list[Group], values: dict[str, float]) -> None:
+        """Write a step's rollouts and metrics, and say a line."""
+        for group in groups:
+            for rollout in (*group.rollouts, *group.dropped):
+                self.store.add(rollout, phase="train", step=self.step)
+        self.ledger.check()
+        self.log.write(self.step, "train", {**values, "epoch": self.sampler.epoch, "ledger": self.ledger.to_dict()})
+        dropped = f", {values['dropped']:.0f} dropped" if values["dropped"] else ""
+        self.progress.say(
+            f"step {self.step}/{self.config.steps}  reward {values['reward']:.3f}  passed {values['passed']:.2f}  "
+            f"loss {values.get('loss', math.nan):+.4f}  tokens {values['sampled_tokens']:.0f}{dropped}  "
+            f"rollouts {values['rollout_seconds']:.1f} s  update {values['update_seconds']:.1f} s  "
+            f"weights {values['transfer_seconds']:.1f} s"
+        )
+
+    async def evaluate(self, when: str) -> None:
+        """Evaluate on the held-out tasks with the engine's present weights."""
+        config = self.config
+        if not config.eval_tasks:
+            return
+        size = self.pool.tasks.size(config.eval_split) if config.eval_split in self.pool.tasks.splits else None
+        plan = EvalPlan(
+            self.spec, config.env_config, config.eval_split, min(config.eval_tasks, size or config.eval_tasks),
+            config.eval_samples, config.seed, SamplingParams(temperature=config.eval_temperature), self.limits,
+            config.concurrency, config.retries,
+        )  # fmt: skip
+        begun = time.monotonic()
+        async with self.progress.during(lambda: f"evaluation {when}"):
+            rollouts = await evaluate(self.agent.executor, plan)
+        for rollout in rollouts:
+            self.store.add(rollout, phase="eval", step=self.step)
+        summary = summarise(rollouts)
+        values = {
+            "reward": summary.reward.mean, "reward_low": summary.reward.low, "reward_high": summary.reward.high,
+            "passed": summary.passed.mean, "passed_low": summary.passed.low, "passed_high": summary.passed.high,
+            "tasks": summary.tasks, "scored": summary.scored, "rollouts": summary.rollouts, "faults": summary.faults,
+        }  # fmt: skip
+        self.log.write(self.step, "eval", values)
+        self.progress.say(
+            f"evaluation {when}: reward {summary.reward}, passed {summary.passed} "
+            f"({summary.scored} of {summary.rollouts} rollouts scored, {time.monotonic() - begun:.0f} s)"
+        )
+
+    def save(self) -> checkpoint.Checkpoint:
+        """Write a checkpoint of the present step."""
+        meta = {"sampler": self.sampler.state(), "ledger": self.ledger.to_dict(), "version": self.version}
+        return checkpoint.save(
+            self.folder.path / "checkpoints", self.step, self.strategy, self.tokenizer, meta, self.config.keep
+        )
+
+    def resume(self, saved: checkpoint.Checkpoint) -> None:
+        """Take up a checkpoint: later metrics and rollouts are forgotten, they will be made again."""
+        meta = saved.meta()
+        self.strategy.load_state(saved.state())
+        self.sampler.load_state(meta["sampler"])
+        self.ledger = self.pool.ledger = Ledger.from_dict(meta["ledger"])
+        self.step, self.version = saved.step, meta["version"]
+        self.store.drop_after("train", self.step)
+
+    def draw(self) -> None:
+        """Write the curve as `curve.png`."""
+        title = f"{self.algorithm.name} on {self.spec.id}, {self.config.model}"
+        metrics.plot(metrics.read_metrics(self.folder.path), self.folder.path / "curve.png", title)
+
+
+def describe(groups: list[Group]) -> dict[str, float]:
+    """What a step's rollouts were like; rates are over the scored ones."""
+    scored = [rollout for group in groups for rollout in group.rollouts]
+    spread = [len({rollout.reward for rollout in group.rollouts}) > 1 for group in groups]
+    rewards = [rollout.reward for rollout in scored]
+
+    def mean(values: list[float]) -> float:
+        return statistics.fmean(values) if values else math.nan
+
+    return {
+        "reward": mean(rewards),
+        "reward_std": statistics.pstdev(rewards) if rewards else math.nan,
+        "passed": mean([float(passes(rollout)) for rollout in scored]),
+        "rollouts": float(len(scored)),
+        "dropped": float(sum(len(group.dropped) for group in groups)),
+        "groups_with_spread": float(sum(spread)),
+        "turns": mean([float(len(rollout.turns)) for rollout in scored]),
+        "sampled_tokens": float(sum(rollout.action_tokens for rollout in scored)),
+        "truncated": mean([float(rollout.outcome.is_truncated) for rollout in scored]),
+        "forks": float(sum(len(rollout.trajectory.forks) for rollout in scored)),
+    }

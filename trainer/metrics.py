@@ -1,0 +1,108 @@
+"""Metrics of a run: JSON lines, TensorBoard, and the curve as a picture."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envhub.errors import DataError
+from envhub.records import JsonlWriter
+
+FILE = "metrics.jsonl"
+
+
+class MetricsLog:
+    """Appends a row of numbers a step to `metrics.jsonl` and, where asked for, to TensorBoard event files."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
+        self._writer = JsonlWriter(folder / FILE)
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
+        """Write a row; `kind` is `train` or `eval`. Numbers also go to TensorBoard as `kind/name`."""
+        self._writer.write({"step": step, "kind": kind, **values})
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+            self._board.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run. Raises DataError for a damaged file."""
+    path = folder / FILE
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as problem:
+        raise DataError(f"cannot read {path}: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise DataError(f"{path} is damaged: {problem}") from None
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Drop the rows of steps after `step`, which a resumed run does again."""
+    path = folder / FILE
+    if path.exists():
+        kept = [row for row in read_metrics(folder) if row["step"] <= step]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+
+
+def plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw reward and pass rate over the steps of a run as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    train = [row for row in rows if row["kind"] == "train"]
+    held_out = [row for row in rows if row["kind"] == "eval"]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2)
+    figure.suptitle(title)
+    for panel, name, label in ((panels[0], "reward", "mean reward"), (panels[1], "passed", "share passed")):
+        steps = [row["step"] for row in train]
+        panel.plot(steps, [row[name] for row in train], color="tab:blue", alpha=0.35, label="training rollouts")
+        panel.plot(steps, _smooth([row[name] for row in train]), color="tab:blue", label="smoothed")
+        if held_out:
+            at = [row["step"] for row in held_out]
+            panel.errorbar(
+                at,
+                [row[name] for row in held_out],
+                yerr=_error_bars(held_out, name),
+                color="tab:orange",
+                marker="o",
+                capsize=3,
+                label="held-out tasks (95 %)",
+            )
+        panel.set_xlabel("training step")
+        panel.set_ylabel(label)
+        panel.grid(alpha=0.3)
+    panels[0].legend(fontsize="small")
+    figure.savefig(path, dpi=130)
+
+
+def _smooth(values: Sequence[float], weight: float = 0.6) -> list[float]:
+    out: list[float] = []
+    for value in values:
+        out.append(value if not out else weight * out[-1] + (1 - weight) * value)
+    return out
+
+
+def _error_bars(rows: Sequence[Mapping[str, Any]], name: str) -> list[list[float]]:
+    low = [row[name] - _or(row.get(f"{name}_low"), row[name]) for row in rows]
+    high = [_or(row.get(f"{name}_high"), row[name]) - row[name] for row in rows]
+    return [low, high]
+
+
+def _or(value: Any, default: float) -> float:
+    return default if value is None else float(value)

@@ -1,0 +1,104 @@
+"""The trainer's model: loading, and logprobs of action tokens without a whole [tokens, vocabulary] matrix."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from envhub.errors import UserError
+
+_CHUNK = 1024  # positions whose logits exist at one time
+
+
+def load_model(path: Path, device: str, *, gradient_checkpointing: bool = False) -> Any:
+    """The model of a folder, its parameters in float32. Raises UserError when it cannot be loaded."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    except (OSError, ValueError, RuntimeError) as problem:
+        raise UserError(f"cannot load the model {path}: {problem}") from problem
+    model.config.use_cache = False
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    return model.to(device)
+
+
+class TokenScorer:
+    """Logprobs and entropies of a causal language model at chosen tokens.
+
+    Where the model's logits are its output layer applied to the decoder's hidden states (probed once), the output layer
+    is applied to action positions only, in chunks that are computed again for the gradient. Other models (which scale
+    or cap their logits) go through their whole forward pass.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.splits = self._probe()
+
+    @torch.no_grad()
+    def _probe(self) -> bool:
+        head = self.model.get_output_embeddings()
+        if head is None:
+            return False
+        ids = torch.arange(1, 9, device=self.model.device)[None]
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            whole = self.model(input_ids=ids).logits
+            parts = head(self._decoder(ids, torch.ones_like(ids)))
+        finally:
+            self.model.train(was_training)
+        return bool(torch.allclose(whole, parts, atol=1e-4, rtol=1e-4))
+
+    def _decoder(self, token_ids: Tensor, attention: Tensor) -> Tensor:
+        out = self.model.get_decoder()(input_ids=token_ids, attention_mask=attention, use_cache=False)
+        hidden: Tensor = out.last_hidden_state
+        return hidden
+
+    def __call__(
+        self, token_ids: Tensor, lengths: Tensor, mask: Tensor, temperature: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Logprobs and (detached) entropies [rows, tokens] in float32 at masked tokens, 0 elsewhere.
+
+        Position t holds the logprob of token t given those before it. `token_ids`, `mask` [rows, tokens] are padded at
+        the right; `lengths` [rows].
+        """
+        columns = torch.arange(token_ids.shape[1], device=token_ids.device)
+        attention = (columns[None] < lengths[:, None]).long()
+        chosen = mask.bool().clone()
+        chosen[:, 0] = False  # the first token follows nothing
+        rows, at = chosen.nonzero(as_tuple=True)
+        targets = token_ids[rows, at]
+        if self.splits:
+            hidden = self._decoder(token_ids, attention)[rows, at - 1]
+            head = self.model.get_output_embeddings()
+            parts = [
+                checkpoint(_score, head, hidden[i : i + _CHUNK], targets[i : i + _CHUNK], temperature, use_reentrant=False)
+                for i in range(0, len(targets), _CHUNK)
+            ]
+        else:
+            logits = self.model(input_ids=token_ids, attention_mask=attention, use_cache=False).logits
+            parts = [_logprobs(logits[rows, at - 1], targets, temperature)]
+        out = torch.zeros(token_ids.shape, dtype=torch.float32, device=token_ids.device)
+        entropy = torch.zeros_like(out)
+        if parts:
+            out = out.index_put((rows, at), torch.cat([part[0] for part in parts]))
+            entropy = entropy.index_put((rows, at), torch.cat([part[1] for part in parts]).detach())
+        return out, entropy
+
+
+def _score(head: Any, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    return _logprobs(head(hidden), targets, temperature)
+
+
+def _logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    everything = (logits.float() / temperature).log_softmax(-1)
+    chosen = everything.gather(-1, targets[:, None])[:, 0]
+    with torch.no_grad():
+        entropy = -(everything.exp() * everything).sum(-1)
+    return chosen, entropy

@@ -1,0 +1,129 @@
+"""A whole run: open the folder, start the parts, train, close everything."""
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envhub.agents.engines import choose_engine
+from envhub.agents.executors import MultiTurnExecutor, SingleTurnExecutor, Watchdog
+from envhub.agents.models import ModelSource, resolve_model
+from envhub.agents.session import open_agent
+from envhub.driver import Driver
+from envhub.errors import UserError
+from envhub.limits import Limits
+from envhub.records import RolloutStore, RunFolder
+from envhub.registry import spec as find_spec
+from envhub.specs import EnvironmentSpec
+from envhub.trainer import checkpoint, metrics
+from envhub.trainer.algorithms import Algorithm, get_algorithm
+from envhub.trainer.config import TrainConfig
+from envhub.trainer.launcher import LocalLauncher
+from envhub.trainer.loop import Trainer
+from envhub.trainer.progress import Progress
+from envhub.trainer.strategy import Optimization
+from envhub.trainer.transfer import make_transfer
+
+EXECUTORS = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
+
+
+def plan(config: TrainConfig) -> tuple[Algorithm, EnvironmentSpec, Limits]:
+    """Check all names and sizes of a configuration without starting anything. Raises UserError."""
+    algorithm = get_algorithm(config.algo).with_options(
+        kl_coef=config.kl_coef, clip_low=config.clip_low, clip_high=config.clip_high, aggregation=config.aggregation,
+        correction=config.correction,
+    )  # fmt: skip
+    if algorithm.needs_groups and config.group_size < 2:
+        raise UserError(
+            f"algorithm {algorithm.name!r} compares the rollouts of a task: group_size is at least 2, not {config.group_size}"
+        )
+    found = find_spec(config.env)
+    driver = Driver(found, config.env_config)
+    limits = driver.limits.replace(
+        max_turns=config.max_turns, max_turn_tokens=config.max_turn_tokens, max_episode_tokens=config.max_episode_tokens
+    )
+    for split in (config.split, config.eval_split) if config.eval_tasks else (config.split,):
+        driver.tasks.get(split, 0, config.seed)
+    return algorithm, found, limits
+
+
+async def train(config: TrainConfig, *, resume: Path | None = None, progress: Progress | None = None) -> Path:
+    """Train and return the run folder. `resume` is a run folder to go on with. Raises UserError."""
+    progress = progress or Progress()
+    algorithm, found, limits = plan(config)
+    path = resume or config.output or next_folder(found.id, algorithm.name)
+    with RunFolder.open(path, resume=resume is not None, what="training run") as folder, contextlib.ExitStack() as stack:
+        log_file = logging.FileHandler(path / "run.log")
+        logging.getLogger("envhub").addHandler(log_file)
+        stack.callback(logging.getLogger("envhub").removeHandler, log_file)
+        saved = None
+        if resume is not None:
+            done = checkpoint.finished(path / "checkpoints")
+            saved = done[-1] if done else None
+            metrics.forget_after(path, saved.step if saved is not None else -1)
+        progress.say(f"run folder: {path}")
+        initial = resolve_model(config.model, notify=progress.say)
+        source = initial if saved is None else resolve_model(str(saved.path))
+        folder.write_config(config.model_dump(mode="json"))
+        launcher = LocalLauncher()
+        stack.callback(launcher.close)
+        await _train(config, algorithm, found, limits, initial, source, folder, saved, launcher, progress)
+    return path
+
+
+async def _train(
+    config: TrainConfig, algorithm: Algorithm, found: EnvironmentSpec, limits: Limits, initial: ModelSource,
+    source: ModelSource, folder: RunFolder, saved: checkpoint.Checkpoint | None, launcher: LocalLauncher, progress: Progress,
+) -> None:  # fmt: skip
+    torch.manual_seed(config.seed)
+    engine = choose_engine(config.engine)
+    progress.say(f"model {initial.name}; starting engine {engine}")
+    options: dict[str, Any] = {"seed": config.seed, **config.engine_options} if engine in _SEEDED else config.engine_options
+    async with open_agent(
+        str(source.path), engine, options=options, parser=config.parser, executor=EXECUTORS[config.executor]
+    ) as agent:
+        strategy = launcher.strategy(
+            source.path,
+            Optimization(
+                learning_rate=config.learning_rate, weight_decay=config.weight_decay, clip_norm=config.clip_norm,
+                micro_tokens=config.micro_tokens, precision=config.precision,
+                gradient_checkpointing=config.gradient_checkpointing,
+            ),
+            reference=initial.path if algorithm.kl_coef else None,
+            device=config.device,
+        )  # fmt: skip
+        with RolloutStore(folder.path / "rollouts.sqlite") as store:
+            log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard)
+            trainer = Trainer(
+                config, algorithm, found, limits, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"),
+                _tokenizer(source.path), folder, store, log, progress,
+            )  # fmt: skip
+            if saved is not None:
+                trainer.resume(saved)
+                progress.say(f"going on after step {saved.step}")
+            try:
+                async with Watchdog():
+                    await trainer.run()
+            finally:
+                await trainer.pool.close()
+                log.close()
+
+
+_SEEDED = ("vllm", "transformers", "scripted")
+
+
+def _tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path)
+
+
+def next_folder(environment: str, algorithm: str, root: Path = Path("runs")) -> Path:
+    """The first free `runs/ENVIRONMENT-ALGORITHM-N`."""
+    stem = f"{environment.replace('/', '.')}-{algorithm}"
+    number = 1
+    while (root / f"{stem}-{number}").exists():
+        number += 1
+    return root / f"{stem}-{number}"
