@@ -29,7 +29,9 @@ class TrainConfig(BaseModel):
     env_config: dict[str, Any] = Field(default_factory=dict, description="configuration of the environment")
     algo: str = Field("reinforce_baseline", description="algorithm")
     model: str = Field("smollm2", description="initial model: an alias, a folder, or org/name of the hub")
-    engine: str = Field("auto", description="engine for rollouts; auto is vllm where it is installed, else transformers")
+    engine: str = Field(
+        "auto", description="engine for rollouts; auto is vllm where it is installed, else transformers"
+    )
     engine_options: dict[str, Any] = Field(default_factory=dict, description="options of the engine")
     executor: Literal["multi_turn", "single_turn"] = Field("multi_turn", description="how episodes are played")
     parser: str = Field("auto", description="parser of the model's tool calls and reasoning")

@@ -78,7 +78,9 @@ class TokenScorer:
             hidden = self._decoder(token_ids, attention)[rows, at - 1]
             head = self.model.get_output_embeddings()
             parts = [
-                checkpoint(_score, head, hidden[i : i + _CHUNK], targets[i : i + _CHUNK], temperature, use_reentrant=False)
+                checkpoint(
+                    _score, head, hidden[i : i + _CHUNK], targets[i : i + _CHUNK], temperature, use_reentrant=False
+                )
                 for i in range(0, len(targets), _CHUNK)
             ]
         else:

@@ -54,7 +54,10 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
     progress = progress or Progress()
     algorithm, found, limits = plan(config)
     path = resume or config.output or next_folder(found.id, algorithm.name)
-    with RunFolder.open(path, resume=resume is not None, what="training run") as folder, contextlib.ExitStack() as stack:
+    with (
+        RunFolder.open(path, resume=resume is not None, what="training run") as folder,
+        contextlib.ExitStack() as stack,
+    ):
         log_file = logging.FileHandler(path / "run.log")
         logging.getLogger("envhub").addHandler(log_file)
         stack.callback(logging.getLogger("envhub").removeHandler, log_file)
@@ -80,7 +83,9 @@ async def _train(
     torch.manual_seed(config.seed)
     engine = choose_engine(config.engine)
     progress.say(f"model {initial.name}; starting engine {engine}")
-    options: dict[str, Any] = {"seed": config.seed, **config.engine_options} if engine in _SEEDED else config.engine_options
+    options: dict[str, Any] = (
+        {"seed": config.seed, **config.engine_options} if engine in _SEEDED else config.engine_options
+    )
     async with open_agent(
         str(source.path), engine, options=options, parser=config.parser, executor=EXECUTORS[config.executor]
     ) as agent:

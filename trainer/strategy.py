@@ -48,7 +48,9 @@ class Strategy(ABC):
         """Logprobs [rows, tokens] of the action tokens under the policy or the reference, without gradient."""
 
     @abstractmethod
-    def step(self, rows: Rows, algorithm: Algorithm, temperature: float, old: Tensor | None, ref: Tensor | None) -> StepReport:
+    def step(
+        self, rows: Rows, algorithm: Algorithm, temperature: float, old: Tensor | None, ref: Tensor | None
+    ) -> StepReport:
         """One optimizer step on rows. `old` None says that the policy is the one at the start of the step."""
 
     @abstractmethod
@@ -71,7 +73,9 @@ class Strategy(ABC):
 class TorchStrategy(Strategy):
     """The whole model in this process, on one device."""
 
-    def __init__(self, model: Path, options: Optimization, *, reference: Path | None = None, device: str = "auto") -> None:
+    def __init__(
+        self, model: Path, options: Optimization, *, reference: Path | None = None, device: str = "auto"
+    ) -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device, self.options = torch.device(device), options
@@ -117,7 +121,9 @@ class TorchStrategy(Strategy):
             out[part.owner, : logprobs.shape[1]] = logprobs.cpu()
         return out
 
-    def step(self, rows: Rows, algorithm: Algorithm, temperature: float, old: Tensor | None, ref: Tensor | None) -> StepReport:
+    def step(
+        self, rows: Rows, algorithm: Algorithm, temperature: float, old: Tensor | None, ref: Tensor | None
+    ) -> StepReport:
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {}
         indexed = rows.select(range(len(rows)))
@@ -148,9 +154,7 @@ class TorchStrategy(Strategy):
         mask, behaviour = part.mask.to(self.device), part.behaviour.to(self.device)
         values, weights = part.advantages.to(self.device), part.weights.to(self.device)
         anchor = logprobs.detach() if old is None else old
-        token_loss = losses.ppo(
-            logprobs, anchor, values, algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip
-        )
+        token_loss = losses.ppo(logprobs, anchor, values, algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip)
         importance = corrections.importance(anchor, behaviour)
         correct = CORRECTIONS[algorithm.correction]
         if correct is not None:
@@ -165,7 +169,11 @@ class TorchStrategy(Strategy):
         _add(sums, "loss", loss.detach())
         _add(sums, "tokens", mask.sum())
         _add(sums, "entropy", (entropy * mask).sum())
-        _add(sums, "clipped", (losses.clipped(logprobs, anchor, values, algorithm.clip_low, algorithm.clip_high) * mask).sum())
+        _add(
+            sums,
+            "clipped",
+            (losses.clipped(logprobs, anchor, values, algorithm.clip_low, algorithm.clip_high) * mask).sum(),
+        )
         _add(sums, "mismatch_k3", ((difference.exp() - difference - 1) * mask).sum())
         _add(sums, "importance", (importance * mask).sum())
         sums["max_mismatch"] = max(sums.get("max_mismatch", 0.0), float(difference.abs().max()))

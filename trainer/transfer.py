@@ -52,4 +52,6 @@ def make_transfer(name: str, folder: Path) -> WeightTransfer:
         return SameMemory()
     if name == "folder":
         return ModelFolder(folder)
-    raise UserError(f"no weight transfer {name!r}; there are memory and folder{did_you_mean(name, ('memory', 'folder'))}")
+    raise UserError(
+        f"no weight transfer {name!r}; there are memory and folder{did_you_mean(name, ('memory', 'folder'))}"
+    )

@@ -17,6 +17,7 @@ class SamplingParams(BaseModel):
 
     `top_k` 0 and `top_p` 1 mean the full distribution. `max_tokens` None leaves it to the episode's limits. Logprobs
     are always those of the distribution that was sampled from (after temperature, top-k and top-p).
+    A request's stop tokens are not sampled before `min_tokens`; with `ignore_eos` they do not end the turn.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

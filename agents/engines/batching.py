@@ -69,11 +69,11 @@ class Batch:
         """Drop all keys and values; running sequences are prefilled anew."""
         self._rows, self._cache, self._logits = [], [], None
 
-    def drop(self, requests: Collection[str]) -> None:
-        """Remove the sequences of these requests."""
-        if requests:
-            self.sequences = [item for item in self.sequences if item.request.id not in requests]
-            self._keep([item.request.id not in requests for item in self._rows])
+    def drop(self, gone: Collection[Sequence]) -> None:
+        """Remove these sequences."""
+        if gone:
+            self.sequences = [item for item in self.sequences if item not in gone]
+            self._keep([item not in gone for item in self._rows])
 
     @torch.inference_mode()
     def step(self, version: int) -> list[Sequence]:
@@ -174,8 +174,9 @@ def sample(
     temperature = torch.tensor([r.sampling.temperature or 1.0 for r in requests], device=device)
     logits = logits / temperature[:, None]
     for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
-        if len(row.sampled) < request.sampling.min_tokens and request.stop_token_ids:
-            logits[index, list(request.stop_token_ids)] = -torch.inf
+        stops = () if request.sampling.ignore_eos else request.stop_token_ids
+        if len(row.sampled) < request.sampling.min_tokens and stops:
+            logits[index, list(stops)] = -torch.inf
         if request.sampling.top_k:
             least = logits[index].topk(min(request.sampling.top_k, logits.shape[1])).values[-1]
             logits[index, logits[index] < least] = -torch.inf

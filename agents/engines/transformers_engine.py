@@ -1,11 +1,10 @@
 """A transformers model as an engine, in this process, with continuous batching."""
 
 import asyncio
-import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,19 +38,24 @@ class TransformersOptions(BaseModel):
     seed: int = Field(0, ge=0)
 
 
-@dataclass(slots=True)
-class _Waiting:
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request on its way: what the batch decodes, and the one who waits for it."""
+
     sequence: "Sequence"
     future: "Future[Generation]"
 
 
 @dataclass(slots=True)
 class _Work:
-    """What other threads ask of the decoding thread; every access holds `lock`."""
+    """What other threads ask of the decoding thread; every access holds `lock`. Nothing is taken after `ended`."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    waiting: list[_Waiting] = field(default_factory=list)
-    cancelled: set[str] = field(default_factory=set)
+    waiting: list[_Job] = field(default_factory=list)
+    cancelled: list[_Job] = field(default_factory=list)
+    commands: list[tuple[Callable[[], None], "Future[None]"]] = field(default_factory=list)
+    stop: bool = False
+    ended: bool = False
 
 
 class TransformersEngine(Engine):
@@ -70,7 +74,6 @@ class TransformersEngine(Engine):
         self._batch: Batch | None = None
         self._thread: threading.Thread | None = None
         self._work = _Work()
-        self._commands: queue.SimpleQueue[tuple[Callable[[], None] | None, Future[None]]] = queue.SimpleQueue()
         self._wake = threading.Event()
         self._paused = False
         self._failure: BaseException | None = None
@@ -93,6 +96,8 @@ class TransformersEngine(Engine):
         device = self.options.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device != "cpu" and not torch.cuda.is_available():
+            raise UserError(f"engine 'transformers': device {device!r} is not there; use 'auto' or 'cpu'")
         dtype = fast_dtype() if self.options.dtype == "auto" else self.options.dtype
         if dtype not in DTYPES:
             raise UserError(f"engine 'transformers': dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
@@ -113,20 +118,34 @@ class TransformersEngine(Engine):
         self._check()
         if request.images:
             raise UserError("engine 'transformers' was given images; this model's renderer takes text only")
-        sequence = Sequence(request, self._decoder() if request.sampling.stop else None)
-        future: Future[Generation] = Future()
+        request = self._fitted(request)
+        job = _Job(Sequence(request, self._decoder() if request.sampling.stop else None), Future())
         with self._work.lock:
-            self._work.waiting.append(_Waiting(sequence, future))
+            self._refuse_when_ended()
+            self._work.waiting.append(job)
         self._stats.requests += 1
         self._stats.prompt_tokens += len(request.token_ids)
         self._wake.set()
         try:
-            return await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
             with self._work.lock:
-                self._work.cancelled.add(request.id)
+                self._work.cancelled.append(job)
             self._wake.set()
             raise
+
+    def _fitted(self, request: Request) -> Request:
+        """The request with no more tokens than the context has room for. Raises EngineFault for a bad prompt."""
+        count, words = len(request.token_ids), self._module.get_input_embeddings().num_embeddings
+        if not count:
+            raise EngineFault(f"request {request.id} has no prompt tokens")
+        if min(request.token_ids) < 0 or max(request.token_ids) >= words:
+            raise EngineFault(f"request {request.id} has token ids beyond the model's vocabulary of {words}")
+        if self.max_context is None:
+            return request
+        if count >= self.max_context:
+            raise EngineFault(f"request {request.id}: {count} prompt tokens fill the context of {self.max_context}")
+        return replace(request, max_tokens=min(request.max_tokens, self.max_context - count))
 
     async def update_weights(self, update: WeightUpdate) -> None:
         self._check()
@@ -146,43 +165,48 @@ class TransformersEngine(Engine):
     async def close(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._commands.put((None, Future()))
+            with self._work.lock:
+                self._work.stop = True
             self._wake.set()
             await asyncio.to_thread(thread.join, _STOP_SECONDS)
         self._module = self._batch = None
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise EngineFault(f"the transformers engine has stopped: {self._failure}")
+        self._refuse_when_ended()
         if self._thread is None:
             raise EngineFault("the transformers engine is not running; start it first")
+
+    def _refuse_when_ended(self) -> None:
+        if self._work.ended:
+            raise EngineFault(f"the transformers engine has stopped: {self._failure or 'it was closed'}")
 
     async def _command(self, function: Callable[[], None]) -> None:
         self._check()
         future: Future[None] = Future()
-        self._commands.put((function, future))
+        with self._work.lock:
+            self._refuse_when_ended()
+            self._work.commands.append((function, future))
         self._wake.set()
         await asyncio.wrap_future(future)
 
     def _take_weights(self, update: WeightUpdate) -> None:
+        """Copy the tensors over the model's, or none of them when one does not fit."""
         import torch
 
         own = dict(self._module.state_dict(keep_vars=True))
-        given = update.tensors.items() if update.tensors is not None else ()
-        if update.path is not None:
-            given = iterate_file(update.path)  # type: ignore[assignment]
-        loaded = 0
-        with torch.no_grad():
-            for name, tensor in given:
-                if name not in own:
-                    raise EngineFault(f"a weight update names {name!r}, which the model does not have")
-                if own[name].shape != tensor.shape:
-                    shapes = f"{tuple(tensor.shape)} where the model has {tuple(own[name].shape)}"
-                    raise EngineFault(f"a weight update gives {name!r} the shape {shapes}")
-                own[name].copy_(tensor)
-                loaded += 1
-        if not loaded:
+        count = 0
+        for name, tensor in _tensors(update):
+            if name not in own:
+                raise EngineFault(f"a weight update names {name!r}, which the model does not have")
+            if own[name].shape != tensor.shape:
+                shapes = f"{tuple(tensor.shape)} where the model has {tuple(own[name].shape)}"
+                raise EngineFault(f"a weight update gives {name!r} the shape {shapes}")
+            count += 1
+        if not count:
             raise EngineFault("a weight update without tensors")
+        with torch.no_grad():
+            for name, tensor in _tensors(update):
+                own[name].copy_(tensor)
         if self._batch is not None:
             self._batch.forget()
         self.weight_version = update.version
@@ -199,10 +223,10 @@ class TransformersEngine(Engine):
     # What follows runs in the decoding thread.
 
     def _serve(self) -> None:
-        futures: dict[str, Future[Generation]] = {}
+        running: dict[Sequence, _Job] = {}
         try:
             while self._obey():
-                self._admit(futures)
+                self._admit(running)
                 assert self._batch is not None
                 if self._paused or not self._batch.sequences:
                     self._wake.wait()
@@ -210,49 +234,59 @@ class TransformersEngine(Engine):
                     continue
                 for sequence in self._batch.step(self.weight_version):
                     self._stats.sampled_tokens += len(sequence.sampled)
-                    _settle(futures.pop(sequence.request.id), sequence.generation(), None)
+                    _settle(running.pop(sequence).future, sequence.generation(), None)
         except BaseException as problem:  # handed over to everyone who waits
             self._failure = problem
         finally:
-            self._end(futures)
+            self._end(running)
 
     def _obey(self) -> bool:
         """Run the commands that came in; False when the engine is to stop."""
-        while not self._commands.empty():
-            function, future = self._commands.get()
-            if function is None:
+        with self._work.lock:
+            commands, self._work.commands = self._work.commands, []
+            if self._work.stop:
+                self._work.commands = commands
                 return False
+        for function, future in commands:
             try:
                 function()
             except Exception as problem:  # handed over to the one who asked
-                future.set_exception(problem)
+                _settle(future, None, problem)
             else:
-                future.set_result(None)
+                _settle(future, None, None)
         return True
 
-    def _admit(self, futures: "dict[str, Future[Generation]]") -> None:
+    def _admit(self, running: "dict[Sequence, _Job]") -> None:
         assert self._batch is not None
         with self._work.lock:
-            cancelled, self._work.cancelled = self._work.cancelled, set()
-            self._work.waiting = [item for item in self._work.waiting if item.sequence.request.id not in cancelled]
-            room = 0 if self._paused else self.options.max_batch - len(self._batch.sequences)
-            admitted, self._work.waiting = self._work.waiting[:room], self._work.waiting[room:]
-        for request in cancelled & futures.keys():
-            futures.pop(request)
-        self._batch.drop(cancelled)
-        for item in admitted:
-            futures[item.sequence.request.id] = item.future
-            self._batch.sequences.append(item.sequence)
+            cancelled, self._work.cancelled = self._work.cancelled, []
+            waiting = [job for job in self._work.waiting if job not in cancelled]
+            gone = [job.sequence for job in cancelled if running.pop(job.sequence, None) is not None]
+            room = 0 if self._paused else self.options.max_batch - len(running)
+            admitted, self._work.waiting = waiting[:room], waiting[room:]
+        self._batch.drop(gone)
+        for job in admitted:
+            running[job.sequence] = job
+            self._batch.sequences.append(job.sequence)
 
-    def _end(self, futures: "dict[str, Future[Generation]]") -> None:
+    def _end(self, running: "dict[Sequence, _Job]") -> None:
         with self._work.lock:
+            self._work.ended = True
             waiting, self._work.waiting = self._work.waiting, []
-        reason = self._failure or "it was closed"
-        fault = EngineFault(f"the transformers engine has stopped: {reason}")
-        for future in [*futures.values(), *(item.future for item in waiting)]:
+            commands, self._work.commands = self._work.commands, []
+        if self._batch is not None:
+            self._batch.drop(list(running))
+        fault = EngineFault(f"the transformers engine has stopped: {self._failure or 'it was closed'}")
+        for job in [*running.values(), *waiting]:
+            _settle(job.future, None, fault)
+        for _, future in commands:
             _settle(future, None, fault)
-        while not self._commands.empty():
-            _settle(self._commands.get()[1], None, fault)
+
+
+def _tensors(update: WeightUpdate) -> Iterable[tuple[str, Any]]:
+    if update.path is not None:
+        return iterate_file(update.path)
+    return (update.tensors or {}).items()
 
 
 def _settle(future: "Future[Any]", value: Any, problem: BaseException | None) -> None:

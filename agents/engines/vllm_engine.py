@@ -71,6 +71,8 @@ class VllmEngine(Engine):
         self._llm: Any = None
         self._stats = EngineStats()
         self._updating = asyncio.Lock()
+        self._paused = False
+        self._in_flight: set[str] = set()
 
     async def start(self) -> None:
         try:
@@ -90,7 +92,7 @@ class VllmEngine(Engine):
         except TimeoutError:
             await self.close()
             raise EngineFault(f"vLLM did not start within {self.options.start_seconds:g} s") from None
-        except (RuntimeError, ValueError) as problem:
+        except (OSError, RuntimeError, ValueError) as problem:
             await self.close()
             raise UserError(f"vLLM cannot run {self.model}: {_last_line(problem)}") from problem
         self.max_context = self._llm.model_config.max_model_len
@@ -136,11 +138,11 @@ class VllmEngine(Engine):
         if request.images:
             raise UserError("engine 'vllm' was given images; this model's renderer takes text only")
         output = _Output()
-        self._stats.requests += 1
-        self._stats.running += 1
-        self._stats.prompt_tokens += len(request.token_ids)
         prompt = list(request.token_ids)
         identifier = f"{request.id}-{uuid.uuid4().hex[:6]}"
+        self._stats.requests += 1
+        self._in_flight.add(identifier)
+        self._stats.prompt_tokens += len(request.token_ids)
         try:
             async for part in llm.generate({"prompt_token_ids": prompt}, self._parameters(request), identifier):
                 self._take(output, part.outputs[0])
@@ -151,8 +153,10 @@ class VllmEngine(Engine):
         except Exception as problem:  # vLLM raises errors of many unrelated classes when its process dies
             raise EngineFault(f"vLLM failed in request {request.id}: {_last_line(problem)}") from problem
         finally:
-            self._stats.running -= 1
+            self._in_flight.discard(identifier)
         if output.finish_reason not in ("stop", "length"):
+            if self._llm is None:
+                raise EngineFault(f"the vLLM engine was closed during request {request.id}")
             raise EngineFault(f"vLLM ended request {request.id} with {output.finish_reason!r}")
         return Generation(
             tuple(output.token_ids), tuple(output.logprobs), tuple(output.versions), output.finish_reason, prompt
@@ -178,7 +182,8 @@ class VllmEngine(Engine):
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k or -1,
             max_tokens=request.max_tokens, min_tokens=min(sampling.min_tokens, request.max_tokens),
             stop=list(sampling.stop), stop_token_ids=[] if sampling.ignore_eos else list(request.stop_token_ids),
-            ignore_eos=sampling.ignore_eos, logprobs=0, detokenize=bool(sampling.stop),
+            ignore_eos=True,  # what ends a turn is the request's to say, as for every engine
+            logprobs=0, detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.DELTA,
         )  # fmt: skip
 
@@ -198,7 +203,8 @@ class VllmEngine(Engine):
                 self.weight_version = update.version
                 self._stats.weight_updates += 1
             finally:
-                await llm.resume_generation()
+                if not self._paused:
+                    await llm.resume_generation()
 
     async def _load(self, path: Path) -> None:
         try:
@@ -209,19 +215,27 @@ class VllmEngine(Engine):
             raise EngineFault(f"vLLM found no weights in {path}")
 
     async def pause(self) -> None:
-        await self._running().pause_generation(mode="keep", clear_cache=False)
+        llm = self._running()
+        async with self._updating:
+            await llm.pause_generation(mode="keep", clear_cache=False)
+            self._paused = True
 
     async def resume(self) -> None:
-        await self._running().resume_generation()
+        llm = self._running()
+        async with self._updating:
+            await llm.resume_generation()
+            self._paused = False
 
     def stats(self) -> EngineStats:
         self._stats.weight_version = self.weight_version
+        self._stats.running = len(self._in_flight)
         return self._stats
 
     async def close(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
             with _quiet():
+                await _let_go(llm, list(self._in_flight))
                 await asyncio.to_thread(llm.shutdown)
             del llm
             gc.collect()  # it sits in reference cycles, and complains when it is freed as late as at exit
@@ -232,6 +246,16 @@ class VllmEngine(Engine):
         if self._llm.errored:
             raise EngineFault("vLLM's engine process has died; see its output above, and start the run again")
         return self._llm
+
+
+async def _let_go(llm: Any, requests: list[str]) -> None:
+    """End the requests in flight, and the task that reads outputs, which would take the shutdown for a crash."""
+    if not llm.errored:
+        await llm.abort(requests)
+    reader = llm.output_handler
+    if reader is not None:
+        reader.cancel()
+        await asyncio.wait([reader])
 
 
 def _context(model: str, most: int) -> int:

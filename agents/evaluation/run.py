@@ -51,7 +51,7 @@ async def evaluate(
     """Run what is missing of a plan and return its rollouts, those of `done` that belong to it among them.
 
     `on_rollout` sees every new rollout when its group is complete. Scored rollouts of `done` are kept; faults are run
-    again. Raises UserError.
+    again. Rollouts of another environment, task or data seed do not belong to the plan. Raises UserError.
     """
     if plan.samples < 1:
         raise UserError(f"each task is sampled at least once, not {plan.samples} times")
@@ -60,11 +60,17 @@ async def evaluate(
         concurrency=plan.concurrency, retries=plan.retries, minimum_group=1, ledger=ledger,
     )  # fmt: skip
     chosen = choose_tasks(pool.tasks, plan.split, plan.tasks, plan.seed)
-    wanted = {task.id for task in chosen}
+    wanted = {task.id: task.seed for task in chosen}
+    if len(wanted) < len(chosen):
+        twice = next(task.id for i, task in enumerate(chosen) if task.id in {other.id for other in chosen[:i]})
+        raise UserError(f"task set {pool.tasks.name!r} has two tasks of the id {twice!r}; ids tell tasks apart")
     kept = {
         (r.task.id, r.member): r
         for r in done
-        if r.outcome.is_scored and r.task.id in wanted and r.member < plan.samples
+        if r.outcome.is_scored
+        and r.environment == plan.spec.id
+        and wanted.get(r.task.id) == r.task.seed
+        and r.member < plan.samples
     }
     missing = {task.id: [m for m in range(plan.samples) if (task.id, m) not in kept] for task in chosen}
     rollouts = list(kept.values())

@@ -90,8 +90,7 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str]) -> Inte
 
 def summarise(rollouts: Iterable[Rollout], *, ks: Sequence[int] = (), pass_reward: float = 1.0) -> Summary:
     """The summary of an evaluation's rollouts, the last attempt of each (task, member)."""
-    last = {(rollout.task.id, rollout.member): rollout for rollout in rollouts}
-    all_of = list(last.values())
+    all_of = _last_attempts(rollouts)
     scored = [rollout for rollout in all_of if rollout.outcome.is_scored]
     tasks = [rollout.task.id for rollout in scored]
     good = [passes(rollout, pass_reward) for rollout in scored]
@@ -120,6 +119,11 @@ def summarise(rollouts: Iterable[Rollout], *, ks: Sequence[int] = (), pass_rewar
         action_tokens=_mean([rollout.action_tokens for rollout in scored]),
         seconds=_mean([rollout.seconds for rollout in scored]),
     )
+
+
+def _last_attempts(rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """The last rollout of each (task, member): a fault that was run again is not counted twice."""
+    return list({(rollout.task.id, rollout.member): rollout for rollout in rollouts}.values())
 
 
 def _powers(most: int) -> list[int]:
@@ -171,7 +175,7 @@ def compare(first: Iterable[Rollout], second: Iterable[Rollout]) -> Comparison:
 
 def _task_means(rollouts: Iterable[Rollout]) -> dict[str, float]:
     by_task: dict[str, list[float]] = defaultdict(list)
-    for rollout in rollouts:
+    for rollout in _last_attempts(rollouts):
         if rollout.outcome.is_scored:
             by_task[rollout.task.id].append(rollout.reward)
     return {task: _mean(values) for task, values in by_task.items()}

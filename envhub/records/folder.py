@@ -28,14 +28,14 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path, *, resume: bool = False, what: str = "run") -> "RunFolder":
         """Make the folder and lock it. `what` names the kind of run in errors."""
-        exists = path.exists()
-        if exists and not path.is_dir():
-            raise UserError(f"{path} is a file; name another folder for the {what}")
-        if exists and not resume and any(item.name != ".lock" for item in path.iterdir()):
-            raise UserError(f"the folder {path} exists; go on with that {what} (--resume), or give another name")
-        if resume and not (path / CONFIG).is_file():
-            raise UserError(f"there is no {what} to resume in {path}: it has no {CONFIG}")
         try:
+            exists = path.exists()
+            if exists and not path.is_dir():
+                raise UserError(f"{path} is a file; name another folder for the {what}")
+            if exists and not resume and any(item.name != ".lock" for item in path.iterdir()):
+                raise UserError(f"the folder {path} exists; go on with that {what} (--resume), or give another name")
+            if resume and not (path / CONFIG).is_file():
+                raise UserError(f"there is no {what} to resume in {path}: it has no {CONFIG}")
             path.mkdir(parents=True, exist_ok=True)
             lock = (path / ".lock").open("a+")
         except OSError as problem:
@@ -67,7 +67,9 @@ class RunFolder:
     def __enter__(self) -> "RunFolder":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -1,7 +1,7 @@
 """Rollouts as JSON lines."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,14 +21,15 @@ class JsonlWriter:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _cut_unfinished(path)
-            self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("ab")
         except OSError as problem:
             raise UserError(f"cannot write {path}: {problem.strerror}") from problem
 
     def write(self, value: dict[str, Any]) -> None:
-        """Append an object. Raises UserError when the disk is full or the file cannot be written."""
+        """Append an object. Raises UserError when the disk is full, the file cannot be written, or the value has no JSON."""
+        line = encode(value) + b"\n"
         try:
-            self._file.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+            self._file.write(line)
             self._file.flush()
         except OSError as problem:
             raise UserError(f"cannot write {self.path}: {problem.strerror}") from problem
@@ -40,8 +41,37 @@ class JsonlWriter:
     def __enter__(self) -> "JsonlWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
+
+
+def encode(value: dict[str, Any]) -> bytes:
+    """JSON in UTF-8. What JSON has no form for becomes text, so that no `info` of an environment can stop a run.
+
+    Raises UserError for a value that holds itself.
+    """
+    try:
+        try:
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        except TypeError:  # a key that JSON cannot have
+            value = _with_text_keys(value)
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        try:
+            return text.encode()
+        except UnicodeEncodeError:  # a lone surrogate has no UTF-8, but an escape
+            return json.dumps(value, default=str).encode()
+    except (ValueError, RecursionError) as problem:
+        raise UserError(f"a record cannot be written as JSON: {problem}") from problem
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(item) for item in value]
+    return value
 
 
 def _cut_unfinished(path: Path) -> None:
@@ -55,9 +85,12 @@ def _cut_unfinished(path: Path) -> None:
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
-    """Write rollouts to a new JSON-lines file (an existing one is replaced); returns how many."""
+    """Write rollouts to a new JSON-lines file (an existing one is replaced); returns how many. Raises UserError."""
     count = 0
-    path.unlink(missing_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as problem:
+        raise UserError(f"cannot write {path}: {problem.strerror}") from problem
     with JsonlWriter(path) as writer:
         for rollout in rollouts:
             writer.write(rollout.to_dict())

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from envhub.errors import DataError, UserError, did_you_mean
+from envhub.records.jsonl import encode
 from envhub.rollout import Rollout
 
 _SCHEMA = """
@@ -46,7 +47,9 @@ class RolloutStore:
             if read_only:
                 if not path.is_file():
                     raise DataError(f"no rollouts at {path}: there is no such file")
-                self._database = sqlite3.connect(f"file:{path.absolute()}?mode=ro", uri=True, check_same_thread=False)
+                self._database = sqlite3.connect(
+                    f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
+                )
                 self._database.execute("SELECT count(*) FROM rollouts")
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +66,7 @@ class RolloutStore:
         row = (
             rollout.id, phase, step, rollout.environment, rollout.task.id, rollout.group, rollout.member, rollout.attempt,
             rollout.outcome.value, rollout.fault, rollout.reward, len(rollout.turns), rollout.action_tokens,
-            rollout.seconds, json.dumps(rollout.to_dict(), ensure_ascii=False, default=str),
+            rollout.seconds, encode(rollout.to_dict()).decode(),
         )  # fmt: skip
         try:
             with self._database:
@@ -73,7 +76,9 @@ class RolloutStore:
 
     def get(self, id: str) -> Rollout:
         """The rollout of an id, or of a prefix of it that is unique. Raises UserError."""
-        rows = self._database.execute("SELECT id, record FROM rollouts WHERE id LIKE ? || '%'", (id,)).fetchall()
+        rows = self._database.execute(
+            "SELECT id, record FROM rollouts WHERE substr(id, 1, length(?1)) = ?1", (id,)
+        ).fetchall()
         exact = [row for row in rows if row[0] == id]
         if len(exact or rows) == 1:
             return Rollout.from_dict(json.loads((exact or rows)[0][1]))
@@ -108,5 +113,7 @@ class RolloutStore:
     def __enter__(self) -> "RolloutStore":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

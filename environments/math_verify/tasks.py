@@ -36,9 +36,7 @@ def fractions(rng: random.Random, level: int) -> Problem:
     most = 4 + 4 * level
     a, b = (Fraction(rng.randint(1, most), rng.randint(2, most)) for _ in range(2))
     total = a + b
-    answer = (
-        str(total.numerator) if total.denominator == 1 else rf"\frac{{{total.numerator}}}{{{total.denominator}}}"
-    )
+    answer = str(total.numerator) if total.denominator == 1 else rf"\frac{{{total.numerator}}}{{{total.denominator}}}"
     return rf"What is $\frac{{{a.numerator}}}{{{a.denominator}}} + \frac{{{b.numerator}}}{{{b.denominator}}}$?", answer
 
 

@@ -34,7 +34,9 @@ def bank_tasks(levels: Sequence[int], eval_fraction: float) -> TaskSet:
 
 
 def _bank_task(item: BankTask) -> Task:
-    shown = "\n".join(f"{item.name}{_arguments(case)} == {expected(item, case)!r}" for case in item.cases[: item.examples])
+    shown = "\n".join(
+        f"{item.name}{_arguments(case)} == {expected(item, case)!r}" for case in item.cases[: item.examples]
+    )
     prompt = f"{item.signature}\n\n{item.description.strip()}\n\nExample:\n{shown}"
     info = {"level": item.level, "name": item.name, "solution": item.solution, "entry": item.name}
     return Task(prompt, None, info, id=f"sandbox_code/{item.id}")

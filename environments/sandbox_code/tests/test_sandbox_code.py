@@ -41,9 +41,7 @@ async def test_the_last_try_ends_without_solution():
     assert (reward, terminated, info["solved"]) == (0.0, True, False)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x" * 50_000, "nan", "1e309", "\x00\x1b[2J", "def", "```python\n```", "(" * 5000]
-)
+@pytest.mark.parametrize("text", ["", "x" * 50_000, "nan", "1e309", "\x00\x1b[2J", "def", "```python\n```", "(" * 5000])
 async def test_junk_pays_nothing_and_is_answered(text: str):
     environment = await begin()
     observation, reward, terminated, _, _ = await environment.step(text)

@@ -1,0 +1,44 @@
+"""`envhub check`."""
+
+import asyncio
+import json
+
+import click
+
+from envhub.cli.options import pairs
+from envhub.registry import spec as find_spec
+
+
+@click.command(help="Examine an environment and say what is wrong with it. Exit code 1 when something failed.")
+@click.argument("environment")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Configuration of the environment.")
+@click.option("--episodes", default=4, show_default=True, type=click.IntRange(1), help="Episodes of each check.")
+@click.option("--step-seconds", type=click.FloatRange(0, min_open=True), help="Deadline of a reset or step.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(environment: str, config: tuple[str, ...], episodes: int, step_seconds: float | None, as_json: bool) -> int:
+    from envhub.check import CheckResult, check_environment
+
+    spec = find_spec(environment)
+
+    def show(result: CheckResult) -> None:
+        if as_json:
+            return
+        colours = {"pass": "green", "fail": "red", "warn": "yellow", "skip": "blue"}
+        click.secho(f"{result.status:5}", fg=colours[result.status], nl=False)
+        click.echo(f" {result.name}" + (f": {result.detail}" if result.detail else ""))
+        if result.remedy and result.status in ("fail", "warn"):
+            click.echo(f"      to do: {result.remedy}")
+
+    report = asyncio.run(
+        check_environment(
+            spec, config=pairs(config, "--config"), episodes=episodes, step_seconds=step_seconds, on_result=show
+        )
+    )
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2, default=str))
+    else:
+        failed = sum(result.status == "fail" for result in report.results)
+        click.echo(
+            f"{spec.id}: " + ("all checks passed" if report.ok else f"{failed} of {len(report.results)} checks failed")
+        )
+    return 0 if report.ok else 1

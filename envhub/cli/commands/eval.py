@@ -1,0 +1,211 @@
+"""`envhub eval`."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import BaseModel, ConfigDict, Field
+
+from envhub.cli.options import given, options_of
+from envhub.environment import validate_config
+from envhub.errors import UserError
+from envhub.records import JsonlWriter, RolloutStore, RunFolder, read_rollouts
+from envhub.rollout import Rollout
+
+
+class EvalConfig(BaseModel):
+    """Everything that defines an evaluation; saved with it, so that it can be gone on with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env: str = Field(description="environment: an id, a file, or file.py:Class")
+    config: dict[str, Any] = Field(default_factory=dict, description="configuration of the environment")
+    model: str = Field(description="scripted:POLICY, openai:NAME, an alias (smollm2, tiny), a folder or a checkpoint")
+    engine: str = Field("auto", description="what runs weights: auto, vllm, transformers or a plugin's")
+    engine_options: dict[str, Any] = Field(default_factory=dict, description="options of the engine")
+    parser: str = Field("auto", description="parser of tool calls and reasoning")
+    split: str = Field("eval", description="split of the task set")
+    tasks: int = Field(32, ge=0, description="how many tasks (0: all of a finite split)")
+    samples: int = Field(1, ge=1, description="samples of each task")
+    seed: int = Field(0, ge=0, description="data seed")
+    temperature: float | None = Field(None, ge=0, description="default: 0 for one sample of a task, 1 for several")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus of the distribution")
+    top_k: int = Field(0, ge=0, description="most likely tokens to choose from (0: all)")
+    max_turns: int | None = Field(None, ge=1, description="turns of an episode (default: the environment's)")
+    max_turn_tokens: int | None = Field(None, ge=1, description="sampled tokens of a turn (default: the environment's)")
+    max_episode_tokens: int | None = Field(None, ge=1, description="sampled tokens of an episode")
+    concurrency: int = Field(32, ge=1, description="rollouts that run at once")
+    retries: int = Field(2, ge=0, description="new attempts after a fault")
+    pass_reward: float = Field(
+        1.0, description="reward from which a rollout passes, where the environment does not say"
+    )
+
+
+# What may differ when an evaluation is gone on with: it changes how the rollouts are made, not which.
+_FREE = ("concurrency", "retries", "pass_reward", "engine", "engine_options")
+
+
+def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: bool, **values: Any) -> int:
+    config: EvalConfig = validate_config(EvalConfig, given(EvalConfig, values), "the evaluation")
+    ks = _numbers(k)
+    path = output or _next_folder(config)
+    resume = (path / "config.json").is_file()
+    say = (lambda text: None) if as_json else click.echo
+    with RunFolder.open(path, resume=resume, what="evaluation") as folder:
+        file = path / "rollouts.jsonl"
+        done = list(read_rollouts(file)) if file.exists() else []
+        if done:
+            _check_same(config, folder)
+        folder.write_config(config.model_dump(mode="json"))
+        with JsonlWriter(file) as writer, RolloutStore(path / "rollouts.sqlite") as store:
+            rollouts = asyncio.run(_evaluate(config, done, writer, store, say))
+        return _report(config, rollouts, path, ks, baseline, as_json)
+
+
+async def _evaluate(
+    config: EvalConfig, done: list[Rollout], writer: JsonlWriter, store: RolloutStore, say: Callable[[str], Any]
+) -> list[Rollout]:
+    from envhub.agents.engines import SamplingParams
+    from envhub.agents.evaluation import EvalPlan, choose_tasks, evaluate
+    from envhub.agents.executors import Watchdog
+    from envhub.agents.session import open_agent
+    from envhub.driver import Driver
+    from envhub.registry import spec as find_spec
+
+    found = find_spec(config.env)
+    driver = Driver(found, config.config)
+    limits = driver.limits.replace(
+        max_turns=config.max_turns, max_turn_tokens=config.max_turn_tokens, max_episode_tokens=config.max_episode_tokens
+    )
+    temperature = config.temperature if config.temperature is not None else float(config.samples > 1)
+    sampling = SamplingParams(temperature=temperature, top_p=config.top_p, top_k=config.top_k)
+    size = driver.tasks.size(config.split) if config.split in driver.tasks.splits else None
+    count = min(config.tasks, size) if config.tasks and size is not None else config.tasks
+    tasks = choose_tasks(driver.tasks, config.split, count, config.seed)
+    plan = EvalPlan(
+        found, config.config, config.split, count, config.samples, config.seed, sampling, limits, config.concurrency,
+        config.retries,
+    )  # fmt: skip
+    total = len(tasks) * config.samples
+    have = {(r.task.id, r.member) for r in done if r.outcome.is_scored}
+    wanted = {(task.id, member) for task in tasks for member in range(config.samples)}
+    if wanted <= have:
+        say(f"all {total} rollouts are there already")
+        return await evaluate(_NoExecutor(), plan, done=done)  # type: ignore[arg-type]
+    if have:
+        say(f"{len(wanted & have)} of {total} rollouts are there already")
+    say(f"evaluating {config.model} on {found.id}: {len(tasks)} tasks x {config.samples}")
+    finished = len(wanted & have)
+
+    def record(rollout: Rollout) -> None:
+        nonlocal finished
+        finished += 1
+        writer.write(rollout.to_dict())
+        store.add(rollout, phase="eval")
+        if finished % max(1, total // 10) == 0:
+            say(f"{finished} of {total} rollouts")
+
+    async with (
+        open_agent(config.model, config.engine, options=config.engine_options, parser=config.parser) as agent,
+        Watchdog(),
+    ):
+        return await evaluate(agent.executor, plan, done=done, on_rollout=record)
+
+
+class _NoExecutor:
+    """Stands in where there is nothing left to run."""
+
+
+def _report(
+    config: EvalConfig, rollouts: list[Rollout], path: Path, ks: list[int], baseline: Path | None, as_json: bool
+) -> int:
+    from envhub.agents.evaluation import compare, summarise
+    from envhub.home import write_atomically
+
+    summary = summarise(rollouts, ks=ks, pass_reward=config.pass_reward)
+    values = summary.to_dict()
+    if baseline is not None:
+        comparison = compare(load_evaluation(baseline), rollouts)
+        values["baseline"] = {"path": str(baseline), "difference": comparison.difference.mean, "tasks": comparison.tasks,
+                              "low": comparison.difference.low, "high": comparison.difference.high}  # fmt: skip
+    write_atomically(path / "summary.json", json.dumps(values, indent=2) + "\n")
+    if as_json:
+        click.echo(json.dumps({**values, "folder": str(path)}, indent=2))
+    else:
+        from envhub.cli.tables import print_comparison, print_summary
+
+        print_summary(summary, f"{config.model} on {config.env} ({config.split})")
+        if baseline is not None:
+            print_comparison(comparison, str(baseline), str(path))
+        click.echo(f"results: {path}")
+    return 0 if summary.scored else 1
+
+
+def load_evaluation(path: Path) -> list[Rollout]:
+    """The rollouts of an evaluation's folder or of a rollouts.jsonl. Raises UserError."""
+    file = path / "rollouts.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"there is no evaluation in {path}: it has no rollouts.jsonl")
+    return list(read_rollouts(file))
+
+
+def _check_same(config: EvalConfig, folder: RunFolder) -> None:
+    before = folder.read_config()
+    now = config.model_dump(mode="json")
+    for key in now:
+        if key not in _FREE and key in before and before[key] != now[key]:
+            flag = key.replace("_", "-")
+            raise UserError(
+                f"the evaluation in {folder.path} was made with {flag} {before[key]!r}, not {now[key]!r}; "
+                "give another --output for another evaluation"
+            )
+
+
+def _numbers(text: str | None) -> list[int]:
+    try:
+        numbers = [int(item) for item in (text or "").split(",") if item.strip()]
+    except ValueError:
+        raise UserError(f"--k takes numbers such as 1,4,8, not {text!r}") from None
+    if any(number < 1 for number in numbers):
+        raise UserError(f"--k takes positive numbers, not {text!r}")
+    return numbers
+
+
+def _next_folder(config: EvalConfig) -> Path:
+    def short(text: str) -> str:
+        name = Path(text).name if "/" in text else text
+        return "".join(char if char.isalnum() or char in "._-" else "-" for char in name)
+
+    stem, number = f"eval-{short(config.env)}-{short(config.model)}", 1
+    while (Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return Path("runs") / f"{stem}-{number}"
+
+
+@click.pass_context
+def _callback(ctx: click.Context, environment: str, **values: Any) -> int:
+    if values.get("model") is None:
+        raise UserError(
+            "say what to evaluate: --model scripted:oracle, --model smollm2, --model openai:NAME, or a folder"
+        )
+    return _run(env=environment, **values)
+
+
+command = click.Command(
+    "eval",
+    callback=_callback,
+    help="Evaluate a model on an environment. With the --output of an earlier evaluation, only what is missing is run.",
+    params=[
+        click.Argument(["environment"]),
+        *options_of(EvalConfig, skip=("env",)),
+        click.Option(
+            ["--output"], type=click.Path(path_type=Path), help="folder for the results [default: runs/eval-…]"
+        ),
+        click.Option(["--k"], help="which pass@k to report, for example 1,4,8"),
+        click.Option(["--baseline"], type=click.Path(path_type=Path), help="an earlier evaluation to compare with"),
+        click.Option(["--json", "as_json"], is_flag=True, help="print JSON"),
+    ],
+)

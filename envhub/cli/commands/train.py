@@ -1,0 +1,62 @@
+"""`envhub train`."""
+
+import asyncio
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from envhub.errors import MissingExtraError, UserError
+
+
+def _options() -> list[click.Parameter]:
+    from envhub.cli.options import options_of
+    from envhub.trainer.config import TrainConfig
+
+    return options_of(TrainConfig)
+
+
+def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values: Any) -> int:
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError("envhub train", "train")
+    from envhub.cli.options import given
+    from envhub.records import read_json
+    from envhub.trainer.config import TrainConfig, resolve
+
+    chosen = given(TrainConfig, values)
+    if resume is not None:
+        fixed = {key for key in chosen if key not in ("steps", "concurrency", "save_every", "keep", "eval_every")}
+        if fixed or config is not None:
+            flag = f"--{sorted(fixed)[0].replace('_', '-')}" if fixed else "--config"
+            raise UserError(f"a resumed run keeps its configuration: leave out {flag}, or start a new run")
+        if not (resume / "config.json").is_file():
+            raise UserError(f"there is no training run to resume in {resume}: it has no config.json")
+        chosen = {**read_json(resume / "config.json"), **chosen}
+    resolved = resolve(chosen, file=config)
+    if dry_run:
+        from envhub.trainer.run import plan
+
+        plan(resolved)
+        click.echo(json.dumps(resolved.model_dump(mode="json"), indent=2))
+        return 0
+    from envhub.trainer.run import train
+
+    folder = asyncio.run(train(resolved, resume=resume))
+    click.echo(f"done: {folder} (curve.png, metrics.jsonl, rollouts.sqlite, checkpoints/)")
+    return 0
+
+
+command = click.Command(
+    "train",
+    callback=_callback,
+    help="Train a model on an environment. Sizes that are not given come from the preset that fits this machine.",
+    params=[
+        *_options(),
+        click.Option(["--config"], type=click.Path(path_type=Path), help="TOML file with any of these; flags win"),
+        click.Option(["--resume"], type=click.Path(path_type=Path), help="run folder to go on with"),
+        click.Option(["--dry-run"], is_flag=True, help="check everything, print the resolved configuration, and stop"),
+    ],
+)

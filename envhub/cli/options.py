@@ -1,0 +1,73 @@
+"""What the commands share: options from pydantic models, `key=value` pairs, and readable tables."""
+
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from envhub.errors import UserError
+
+
+def pairs(values: Iterable[str], flag: str) -> dict[str, Any]:
+    """`key=value` pairs as a dictionary; values are JSON where they parse as such, else text. Raises UserError."""
+    out: dict[str, Any] = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key.strip():
+            raise UserError(f"{flag} takes KEY=VALUE, not {value!r}")
+        try:
+            out[key.strip()] = json.loads(text)
+        except ValueError:
+            out[key.strip()] = text
+    return out
+
+
+def options_of(model: type[BaseModel], *, skip: Iterable[str] = ()) -> list[click.Parameter]:
+    """A `--flag` for every field of a model; fields that hold dictionaries take `KEY=VALUE`, again and again."""
+    return [_option(name, field) for name, field in model.model_fields.items() if name not in set(skip)]
+
+
+def _option(name: str, field: FieldInfo) -> click.Option:
+    flag = f"--{name.replace('_', '-')}"
+    text = field.description or ""
+    kind = _plain(field.annotation)
+    if get_origin(kind) is dict or kind is dict:
+        return click.Option([flag], multiple=True, metavar="KEY=VALUE", help=text)
+    if not field.is_required() and field.default is not None:
+        text += f" [default: {_shown(field.default)}]"
+    if kind is bool:
+        return click.Option([f"{flag}/--no-{name.replace('_', '-')}"], default=None, help=text)
+    if get_origin(kind) is Literal:
+        return click.Option([flag], default=None, metavar="|".join(map(str, get_args(kind))), help=text)
+    metavar = {int: "INTEGER", float: "NUMBER", str: "TEXT"}.get(kind, "PATH")
+    return click.Option([flag], default=None, metavar=metavar, help=text)
+
+
+def _plain(annotation: Any) -> Any:
+    """The type without `| None`."""
+    if get_origin(annotation) in (types.UnionType, typing.Union):
+        return next(item for item in get_args(annotation) if item is not type(None))
+    return annotation
+
+
+def _shown(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def given(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `options_of` that were given, dictionaries put together."""
+    out = {}
+    for name, field in model.model_fields.items():
+        value = values.get(name)
+        kind = _plain(field.annotation)
+        if get_origin(kind) is dict or kind is dict:
+            if value:
+                out[name] = pairs(value, f"--{name.replace('_', '-')}")
+        elif value is not None:
+            out[name] = value
+    return out

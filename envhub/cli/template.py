@@ -1,0 +1,129 @@
+"""The package that `envhub init` writes."""
+
+import keyword
+import re
+from pathlib import Path
+from string import Template
+
+from envhub.errors import UserError
+
+_ENVIRONMENT = Template('''"""$title: count a letter in a word."""
+
+import random
+
+from envhub import GeneratedTasks, Message, SingleTurnEnvironment, Task
+
+WORDS = ("banana", "mississippi", "committee", "bookkeeper", "onomatopoeia", "parallel", "assessment", "strawberry")
+
+
+def make_task(rng: random.Random) -> Task:
+    """One task. All randomness comes from `rng`; `answer` is never shown to the model."""
+    word = rng.choice(WORDS)
+    letter = rng.choice(sorted(set(word)))
+    question = f"How many times does the letter {letter!r} occur in {word!r}? Answer with the number only."
+    return Task(question, answer=str(word.count(letter)))
+
+
+def correct(text: str, answer: str) -> float:
+    """A reward function: it asks for what it needs by name (text, answer, task, messages, ...)."""
+    return float(text.strip() == answer)
+
+
+class ${cls}Environment(SingleTurnEnvironment):
+    """Count how often a letter occurs in a word. Reward 1 for the right number, else 0."""
+
+    name = "$name"
+    tasks = GeneratedTasks("$name", make_task)
+    rewards = (correct,)
+''')
+
+_TEST = Template("""import asyncio
+
+from envhub import make
+
+from $name import ${cls}Environment
+
+
+def test_the_right_answer_pays_and_a_wrong_one_does_not():
+    async def play(text):
+        environment = ${cls}Environment()
+        await environment.reset(seed=1)
+        return (await environment.step(text or environment.task.answer))[1]
+
+    assert asyncio.run(play(None)) == 1.0
+    assert asyncio.run(play("no number")) == 0.0
+
+
+def test_it_is_found_by_its_name_once_the_package_is_installed_or_registered():
+    assert make(${cls}Environment).name == "$name"
+""")
+
+_README = Template("""# $name
+
+Count how often a letter occurs in a word.
+
+| | |
+|---|---|
+| tasks | endless, drawn from a list of words |
+| action | the number, and nothing else |
+| reward | 1 for the right number, else 0 |
+| ends | after one turn |
+| oracle | the right number |
+
+    envhub check $name
+    envhub eval $name --model scripted:oracle
+    envhub train --env $name
+""")
+
+_PYPROJECT = Template("""[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "$distribution"
+version = "0.1.0"
+description = "An environment for envhub."
+readme = "README.md"
+requires-python = ">=3.11"
+dependencies = ["envhub"]
+
+[project.entry-points."envhub.environments"]
+$name = "$name:${cls}Environment"
+
+[tool.setuptools]
+packages = ["$name"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+""")
+
+
+def write_package(folder: Path) -> list[Path]:
+    """Write a package that holds one environment, named after the folder; returns its files.
+
+    Raises UserError for a name that is no Python name, and for a folder that exists and is not empty.
+    """
+    name = folder.name.replace("-", "_")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise UserError(f"{folder.name!r} cannot name an environment; use small letters, digits and _, such as my_env")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty; choose another name")
+    values = {
+        "name": name,
+        "cls": "".join(part.capitalize() for part in name.split("_") if part),
+        "title": name.replace("_", " ").strip().capitalize(),
+        "distribution": name.strip("_").replace("_", "-"),
+    }
+    files = {
+        folder / name / "__init__.py": _ENVIRONMENT,
+        folder / "tests" / f"test_{name}.py": _TEST,
+        folder / "README.md": _README,
+        folder / "pyproject.toml": _PYPROJECT,
+    }
+    try:
+        for path, template in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(template.substitute(values), encoding="utf-8")
+    except OSError as problem:
+        raise UserError(f"cannot write {folder}: {problem.strerror}") from problem
+    return list(files)
