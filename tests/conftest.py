@@ -1,7 +1,6 @@
 """Fixtures for all tests: no test touches the user's own registry, cache or runs."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry of the test's own, and no colours or terminal width from outside."""
     monkeypatch.setenv("ENVHUB_HOME", str(tmp_path_factory.mktemp("home")))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    yield
 
 
 @pytest.fixture

@@ -41,9 +41,10 @@ class Rows:
         """Some rows, cut to the longest of them."""
         index = torch.tensor(list(rows), dtype=torch.long)
         width = int(self.lengths[index].max())
-        matrices = (self.token_ids, self.mask, self.behaviour, self.advantages, self.weights)
-        cut = [matrix[index, :width] for matrix in matrices]
-        return Rows(*cut, self.lengths[index], self.owner[index])
+        return Rows(
+            self.token_ids[index, :width], self.mask[index, :width], self.behaviour[index, :width],
+            self.advantages[index, :width], self.weights[index, :width], self.lengths[index], self.owner[index],
+        )  # fmt: skip
 
 
 def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from envhub.agents.engines import choose_engine
-from envhub.agents.executors import MultiTurnExecutor, SingleTurnExecutor, Watchdog
+from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
 from envhub.agents.session import open_agent
 from envhub.driver import Driver
@@ -26,7 +26,7 @@ from envhub.trainer.progress import Progress
 from envhub.trainer.strategy import Optimization
 from envhub.trainer.transfer import make_transfer
 
-EXECUTORS = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
+EXECUTORS: dict[str, type[Executor]] = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
 
 
 def plan(config: TrainConfig) -> tuple[Algorithm, EnvironmentSpec, Limits]:

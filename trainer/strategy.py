@@ -164,7 +164,7 @@ class TorchStrategy(Strategy):
             token_loss = token_loss + algorithm.kl_coef * divergence
             _add(sums, "kl", (divergence.detach() * mask).sum())
         loss = (token_loss * weights).sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         difference = ((anchor - behaviour) * mask).detach()
         _add(sums, "loss", loss.detach())
         _add(sums, "tokens", mask.sum())

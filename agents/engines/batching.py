@@ -114,7 +114,7 @@ class Batch:
             input_ids=padded, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0),
             past_key_values=cache, use_cache=True, logits_to_keep=1,
         )  # fmt: skip
-        layers = [(layer.keys, layer.values) for layer in cache.layers]
+        layers = _layers(cache)
         logits = out.logits[:, -1].float()
         if self._logits is None or not self._rows:
             self._rows, self._cache, self._logits = list(new), layers, logits
@@ -140,7 +140,7 @@ class Batch:
             input_ids=tokens[:, None], attention_mask=mask, position_ids=(lengths - 1)[:, None],
             past_key_values=cache, use_cache=True,
         )  # fmt: skip
-        self._cache = [(layer.keys, layer.values) for layer in cache.layers]
+        self._cache = _layers(cache)
         self._logits = out.logits[:, -1].float()
 
     def _keep(self, alive: list[bool]) -> None:
@@ -156,6 +156,11 @@ class Batch:
         width = self._cache[0][0].shape[2]
         need = min(width, max(len(row.token_ids) for row in self._rows))
         self._cache = [(k[chosen][:, :, width - need :], v[chosen][:, :, width - need :]) for k, v in self._cache]
+
+
+def _layers(cache: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values of each layer."""
+    return [(layer.keys, layer.values) for layer in cache.layers]
 
 
 def _wide(tensor: torch.Tensor, width: int) -> torch.Tensor:

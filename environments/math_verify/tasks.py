@@ -12,7 +12,7 @@ Problem = tuple[str, str]  # question, answer
 
 
 def _size(level: int) -> int:
-    return 10**level - 1
+    return int(10**level) - 1
 
 
 def addition(rng: random.Random, level: int) -> Problem:
@@ -43,7 +43,7 @@ def fractions(rng: random.Random, level: int) -> Problem:
 def linear_equation(rng: random.Random, level: int) -> Problem:
     x, a, b = (
         rng.randint(-(5**level), 5**level),
-        rng.choice([n for n in range(2, 4 + 3 * level)]),
+        rng.randrange(2, 4 + 3 * level),
         rng.randint(1, 9**level),
     )
     return f"Solve for x: {a}x + {b} = {a * x + b}.", str(x)

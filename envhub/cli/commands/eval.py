@@ -185,8 +185,7 @@ def _next_folder(config: EvalConfig) -> Path:
     return Path("runs") / f"{stem}-{number}"
 
 
-@click.pass_context
-def _callback(ctx: click.Context, environment: str, **values: Any) -> int:
+def _callback(environment: str, **values: Any) -> int:
     if values.get("model") is None:
         raise UserError(
             "say what to evaluate: --model scripted:oracle, --model smollm2, --model openai:NAME, or a folder"

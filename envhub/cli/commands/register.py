@@ -4,6 +4,7 @@ import click
 
 from envhub import registry
 from envhub.cli.options import pairs
+from envhub.specs import EnvironmentSpec
 
 
 @click.command(help="Record an environment, so that its name works from any folder. TARGET is a Python file, "
@@ -18,8 +19,8 @@ def command(target: str, name: str | None, config: tuple[str, ...]) -> None:
     found = None if from_module else registry.spec_of_path(target)
     place = target if found is None else found.target
     values = pairs(config, "--config")
-    spec = registry.EnvironmentSpec("", place, values)
+    spec = EnvironmentSpec("", place, values)
     id = name or spec.load().name
-    quick_check(registry.EnvironmentSpec(id, place, values))
+    quick_check(EnvironmentSpec(id, place, values))
     made = registry.register(id, place, config=values, persist=True)
     click.echo(f"registered {made.id} -> {made.target}\nnext: envhub check {made.id}")
