@@ -21,9 +21,19 @@ GROUPS = (ENVIRONMENTS, REWARDS, ALGORITHMS, ENGINES, PARSERS)
 def entries(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of a group by name; where two packages publish one name, the bundled one comes first."""
     found: dict[str, metadata.EntryPoint] = {}
-    for point in metadata.entry_points(group=group):
-        if point.name not in found or owner_of(point) == "envhub":
-            found[point.name] = point
+    seen: set[str] = set()
+    for package in metadata.distributions():
+        try:
+            points = package.entry_points.select(group=group)
+            name = package.name if points else ""
+        except Exception:  # metadata that cannot be read is its own package's problem
+            continue
+        if not points or name in seen:  # nothing here, or hidden by an installation earlier on the path
+            continue
+        seen.add(name)
+        for point in points:
+            if point.name not in found or name == "envhub":
+                found[point.name] = point
     return found
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import json
 import re
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,12 +34,19 @@ class RegistryWarning(UserWarning):
 
 def parse_id(text: str) -> tuple[str, int | None]:
     """`(name with namespace, version or None)`. Raises UserError for what is no id."""
+    for parsed in _read_id(text):
+        return parsed
+    raise UserError(f"{text!r} is no environment id; ids look like my_env, my_env-v1 or namespace/my_env-v1")
+
+
+def _read_id(text: str) -> list[tuple[str, int | None]]:
+    """What `parse_id` gives, in a list that is empty for what is no id (a package may publish any name)."""
     match = _ID.fullmatch(text)
-    if match is None:
-        raise UserError(f"{text!r} is no environment id; ids look like my_env, my_env-v1 or namespace/my_env-v1")
+    if match is None or looks_like_path(text):
+        return []
     name, version = match["name"], match["version"]
     full = f"{match['namespace']}/{name}" if match["namespace"] else name
-    return full, None if version is None else int(version)
+    return [(full, None if version is None else int(version))]
 
 
 def make(environment: "str | EnvironmentSpec | type[Environment]", **config: Any) -> Environment:
@@ -61,11 +69,11 @@ def spec(name: str) -> EnvironmentSpec:
     Warns (RegistryWarning) for an old version and for a source that changed since it was registered. Raises
     NotRegisteredError with the nearest known id.
     """
-    if _looks_like_path(name):
+    if looks_like_path(name):
         return spec_of_path(name)
     wanted, version = parse_id(name)
     known = all_specs()
-    versions = {number: found for found in known.values() for base, number in [parse_id(found.id)] if base == wanted}
+    versions = {number: found for found in known.values() for base, number in _read_id(found.id) if base == wanted}
     if version not in versions and (version is not None or not versions):
         if versions:
             have = ", ".join(sorted(found.id for found in versions.values()))
@@ -86,7 +94,8 @@ def all_specs() -> dict[str, EnvironmentSpec]:
     out: dict[str, EnvironmentSpec] = {}
     for name, point in plugins.entries(plugins.ENVIRONMENTS).items():
         owner = plugins.owner_of(point)
-        out[name] = EnvironmentSpec(name, point.value, source="bundled" if owner == "envhub" else owner)
+        target = point.value.partition("[")[0].strip()  # without the extras that an entry point may name
+        out[name] = EnvironmentSpec(name, target, source="bundled" if owner == "envhub" else owner)
     return {**out, **user_specs(), **_process}
 
 
@@ -104,7 +113,7 @@ def register(
     parse_id(id)
     if inspect.isclass(target):
         made = _spec_of_class(target)
-    elif _looks_like_path(target) or Path(target).exists():
+    elif looks_like_path(target) or Path(target).exists():
         made = spec_of_path(target)
     else:
         made = EnvironmentSpec(id, target, content_hash=content_hash(target))
@@ -150,12 +159,19 @@ def user_specs() -> dict[str, EnvironmentSpec]:
         raise UserError(f"cannot read the registry {path}: {problem}") from problem
     try:
         entries = json.loads(text)["environments"]
-        return {
-            id: EnvironmentSpec(id, entry["target"], entry.get("config", {}), "user", entry.get("content_hash"))
-            for id, entry in entries.items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise UserError(f"the registry {path} is damaged ({problem}); repair it, or delete it and register anew") from None
+        return {id: _read_entry(id, entry) for id, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, UserError) as problem:
+        raise UserError(
+            f"the registry {path} is damaged ({problem}); repair it, or delete it and register anew"
+        ) from None
+
+
+def _read_entry(id: str, entry: dict[str, Any]) -> EnvironmentSpec:
+    parse_id(id)
+    target, config, found = entry["target"], entry.get("config", {}), entry.get("content_hash")
+    if not isinstance(target, str) or not isinstance(config, dict) or not isinstance(found, str | None):
+        raise ValueError(f"the entry of {id!r} is no environment")
+    return EnvironmentSpec(id, target, config, "user", found)
 
 
 def _write_user(known: dict[str, EnvironmentSpec], *, add: EnvironmentSpec | None = None, remove: str = "") -> None:
@@ -169,7 +185,11 @@ def _write_user(known: dict[str, EnvironmentSpec], *, add: EnvironmentSpec | Non
             id: {"target": item.target, "config": dict(item.config), "content_hash": item.content_hash}
             for id, item in sorted(current.items())
         }
-        write_atomically(path, json.dumps({"version": 1, "environments": entries}, indent=2) + "\n")
+        try:
+            text = json.dumps({"version": 1, "environments": entries}, indent=2) + "\n"
+        except (TypeError, ValueError) as problem:
+            raise UserError(f"the configuration of {add.id if add else path!r} cannot be kept: {problem}") from None
+        write_atomically(path, text)
 
 
 def spec_of_path(text: str) -> EnvironmentSpec:
@@ -185,7 +205,8 @@ def spec_of_path(text: str) -> EnvironmentSpec:
     return replace(found, id=found.load().name)
 
 
-def _looks_like_path(name: str) -> bool:
+def looks_like_path(name: str) -> bool:
+    """Whether a name is a path (`file.py`, `./folder`, `file.py:Class`) and not an id."""
     place = name.rpartition(":")[0] or name
     return place.endswith(".py") or name.startswith((".", "/", "~")) or (":" in name and Path(place).exists())
 
@@ -234,8 +255,14 @@ def _only_environment(file: Path) -> str:
 def _spec_of_class(cls: type[Environment]) -> EnvironmentSpec:
     if "<" in cls.__qualname__:
         raise UserError(f"{cls.__qualname__} is defined in a function; define environments at a module's top level")
-    if cls.__module__ == "__main__" or cls.__module__.startswith("envhub_file_"):
-        place = str(Path(inspect.getfile(cls)).resolve())
+    package = sys.modules.get(cls.__module__.partition(".")[0])
+    if cls.__module__.startswith("envhub_file_") and getattr(package, cls.__qualname__, None) is cls:
+        place = str(package.__file__)  # a package loaded by its path is loaded by its `__init__` again
+    elif cls.__module__ == "__main__" or cls.__module__.startswith("envhub_file_"):
+        try:
+            place = str(Path(inspect.getfile(cls)).resolve())
+        except (OSError, TypeError):
+            raise UserError(f"{cls.__qualname__} is in no file; write it into one, and name that") from None
     else:
         place = cls.__module__
     target = f"{place}:{cls.__qualname__}"
@@ -250,14 +277,16 @@ def content_hash(target: str) -> str | None:
     else:
         try:
             found = importlib.util.find_spec(place)
-        except (ImportError, ValueError):
+        except Exception:  # finding a module imports the packages that hold it, which may raise anything
             return None
         if found is None or found.origin is None or not Path(found.origin).is_file():
             return None
         file = Path(found.origin)
     files = [file]
     if file.name == "__init__.py":
-        files = sorted(p for p in file.parent.rglob("*") if p.suffix in _SOURCE_SUFFIXES and "__pycache__" not in p.parts)
+        files = sorted(
+            p for p in file.parent.rglob("*") if p.suffix in _SOURCE_SUFFIXES and "__pycache__" not in p.parts
+        )
     digest = hashlib.sha256()
     try:
         for item in files:
