@@ -25,7 +25,8 @@ def load_model(path: Path, device: str, *, gradient_checkpointing: bool = False)
     model.config.use_cache = False
     if gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    return model.to(device)
+    moved: Any = model.to(device)  # type: ignore[arg-type]
+    return moved
 
 
 class TokenScorer:

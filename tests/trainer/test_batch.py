@@ -1,0 +1,117 @@
+"""Rows, micro-batches, and the gradient that no partition may change."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envhub.trainer.algorithms import GRPO, REINFORCE_BASELINE, RLOO, get_algorithm
+from envhub.trainer.batch import build_rows, micro_batches, split
+from envhub.trainer.strategy import Optimization, TorchStrategy
+
+
+def test_only_sampled_tokens_are_trained_and_carry_the_engines_logprobs(make_rollout):
+    rows = build_rows([make_rollout([([5, 6], [7, 8]), ([9], [10])], 1.0), make_rollout([([5], [6])], 0.0)], RLOO)
+    assert rows.token_ids[0].tolist() == [5, 6, 7, 8, 9, 10]
+    assert rows.mask.tolist() == [[0, 0, 1, 1, 0, 1], [0, 1, 0, 0, 0, 0]]
+    assert rows.behaviour[0].tolist() == [0, 0, -1, -1, 0, -1]
+    assert rows.advantages[0].tolist() == [0, 0, 1, 1, 0, 1]
+    assert rows.lengths.tolist() == [6, 2]
+
+
+def test_a_forked_rollout_trains_each_sampled_token_once_and_counts_once_in_its_group(make_rollout):
+    forked = make_rollout([([5, 6], [7, 8])], 1.0)
+    leaf = forked.trajectory.fork(1, [5, 6, 99], turn=1, cause="template")
+    given_ids = list(forked.trajectory.path_ids(leaf))
+    forked.trajectory.add_sampled(leaf, given_ids, [11], [-1.0], [0], turn=1)
+    rows = build_rows([forked, make_rollout([([5], [6])], 0.0)], RLOO)
+    assert len(rows) == 3
+    assert rows.action_tokens == 4
+    assert rows.owner.tolist() == [0, 0, 1]
+    assert rows.advantages[rows.mask.bool()].tolist() == [1, 1, 1, -1]
+
+
+def test_a_group_of_equal_rewards_teaches_nothing(make_rollout):
+    rollouts = [make_rollout([([5], [6, 7])], 1.0) for _ in range(3)]
+    for algorithm in (GRPO, RLOO, REINFORCE_BASELINE):
+        assert build_rows(rollouts, algorithm).advantages.abs().max() == 0
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 80))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_micro_batches_hold_every_row_once_within_the_budget(make_rollout, lengths, budget):
+    rows = build_rows([make_rollout([([3], [4] * n)], float(i)) for i, n in enumerate(lengths)], RLOO)
+    parts = list(micro_batches(rows, budget))
+    assert sorted(int(i) for part in parts for i in part.owner) == list(range(len(lengths)))
+    assert all(len(part) == 1 or part.token_ids.numel() <= budget for part in parts)
+
+
+def test_several_updates_share_out_the_whole_loss(make_rollout):
+    rows = build_rows([make_rollout([([3], [4] * (i + 1))], float(i)) for i in range(6)], RLOO)
+    parts = split(rows, 3, torch.Generator().manual_seed(0))
+    assert sorted(int(i) for part in parts for i in part.owner) == list(range(6))
+    assert all(float(part.weights.sum()) == pytest.approx(float(rows.weights.sum())) for part in parts)
+
+
+def gradient(path, rows, algorithm, micro_tokens):
+    strategy = TorchStrategy(path, Optimization(micro_tokens=micro_tokens, precision="float32"))
+    kept = {}
+    strategy.optimizer.step = lambda: kept.update(
+        {name: p.grad.clone() for name, p in strategy.model.named_parameters()}
+    )
+    strategy.options = Optimization(micro_tokens=micro_tokens, precision="float32", clip_norm=0)
+    report = strategy.step(rows, algorithm, 1.0, None, None)
+    assert not report.skipped
+    return kept, report
+
+
+@pytest.mark.parametrize("name", ["reinforce_baseline", "grpo", "rloo"])
+def test_no_partition_into_micro_batches_changes_the_gradient(tiny_path, make_rollout, name):
+    algorithm = get_algorithm(name)
+    rollouts = [make_rollout([([3, 4], [5 + i] * (i + 1)), ([9], [8])], float(i % 3), f"g{i // 4}") for i in range(8)]
+    rows = build_rows(rollouts, algorithm)
+    whole, _ = gradient(tiny_path, rows, algorithm, 100_000)
+    parted, _ = gradient(tiny_path, rows, algorithm, 20)
+    largest = max(float(value.abs().max()) for value in whole.values())
+    assert largest > 0
+    for parameter, value in whole.items():
+        assert torch.allclose(value, parted[parameter], atol=1e-6 * max(1.0, largest)), parameter
+
+
+def test_one_turn_or_several_give_the_same_gradient_for_the_same_tokens(tiny_path, make_rollout):
+    once = [make_rollout([([3, 4], [5, 6, 7])], 1.0), make_rollout([([3, 4], [8, 9, 10])], 0.0)]
+    turns = [make_rollout([([3, 4], [5]), ([], [6, 7])], 1.0), make_rollout([([3, 4], [8, 9]), ([], [10])], 0.0)]
+    first, _ = gradient(tiny_path, build_rows(once, RLOO), RLOO, 1000)
+    second, _ = gradient(tiny_path, build_rows(turns, RLOO), RLOO, 1000)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_scored_logprobs_are_those_of_the_whole_forward_pass(tiny_path, make_rollout):
+    rows = build_rows([make_rollout([([3, 4], [5, 6, 7])], 1.0), make_rollout([([9], [8])], 0.0)], RLOO)
+    strategy = TorchStrategy(tiny_path, Optimization(precision="float32", micro_tokens=4))
+    scored = strategy.score(rows, temperature=0.7)
+    with torch.no_grad():
+        logits = strategy.model(input_ids=rows.token_ids[:1, :5]).logits / 0.7
+    expected = logits.log_softmax(-1)[0, 1:4].gather(-1, rows.token_ids[0, 2:5, None])[:, 0]
+    assert torch.allclose(scored[0, 2:5], expected, atol=1e-5)
+    assert scored[rows.mask == 0].abs().max() == 0
+
+
+def test_a_loss_that_is_not_finite_is_skipped_and_changes_nothing(tiny_path, make_rollout):
+    rows = build_rows([make_rollout([([3], [4])], 1.0), make_rollout([([3], [5])], 0.0)], RLOO)
+    rows.advantages[0, 1] = float("inf")
+    strategy = TorchStrategy(tiny_path, Optimization(precision="float32"))
+    before = {name: tensor.clone() for name, tensor in strategy.named_tensors().items()}
+    report = strategy.step(rows, RLOO, 1.0, None, None)
+    assert "gradient norm" in report.skipped
+    assert all(torch.equal(before[name], tensor) for name, tensor in strategy.named_tensors().items())
+
+
+def test_a_step_makes_rewarded_tokens_likelier(tiny_path, make_rollout):
+    rows = build_rows([make_rollout([([3], [4])], 1.0), make_rollout([([3], [5])], 0.0)], RLOO)
+    strategy = TorchStrategy(tiny_path, Optimization(learning_rate=1e-3, precision="float32"))
+    before = strategy.score(rows, 1.0)
+    strategy.step(rows, RLOO, 1.0, None, None)
+    after = strategy.score(rows, 1.0)
+    assert after[0, 1] > before[0, 1]
+    assert after[1, 1] < before[1, 1]

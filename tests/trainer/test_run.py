@@ -1,0 +1,171 @@
+"""Whole runs on a small model: what they leave, resuming, and failures on the way."""
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from envhub.agents.models import resolve_model
+from envhub.errors import UserError
+from envhub.ledger import Ledger
+from envhub.records import RolloutStore, RunFolder
+from envhub.trainer import checkpoint
+from envhub.trainer.config import resolve
+from envhub.trainer.metrics import read_metrics
+from envhub.trainer.run import train
+
+pytestmark = pytest.mark.slow
+
+LETTERS = '''
+from envhub import GeneratedTasks, SingleTurnEnvironment, Task
+
+def share(text):
+    """The share of the text's characters that are lower-case vowels: dense, so that a random model can learn it."""
+    return sum(char in "aeiou" for char in text) / max(1, len(text))
+
+class Letters(SingleTurnEnvironment):
+    """Write vowels."""
+    tasks = GeneratedTasks("letters", lambda rng: Task(f"Write vowels. {rng.randrange(1000)}", answer="aeiou"))
+    rewards = (share,)
+'''
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> str:
+    file = tmp_path / "letters.py"
+    file.write_text(LETTERS)
+    return f"{file}:Letters"
+
+
+def run(output: Path, env: str, resume: Path | None = None, **values: object) -> Path:
+    config = resolve({"preset": "test", "env": env, "output": output, "tensorboard": False, **values})
+    return asyncio.run(train(config, resume=resume))
+
+
+def test_a_run_leaves_a_folder_that_tells_all(tmp_path: Path, letters: str):
+    folder = run(tmp_path / "run", letters, tensorboard=True, algo="reinforce_baseline")
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert list((folder / "tensorboard").glob("events*"))
+    rows = read_metrics(folder)
+    assert [(row["kind"], row["step"]) for row in rows] == [("eval", 0), ("train", 1), ("train", 2), ("eval", 2)]
+    for row in rows[1:3]:
+        ledger = Ledger.from_dict(row["ledger"])
+        assert (ledger.in_flight, ledger.buffered, ledger.used) == (0, 0, 8 * row["step"])
+        assert row["max_mismatch"] < 1e-3 and row["gradient_norm"] > 0
+    with RolloutStore(folder / "rollouts.sqlite", read_only=True) as store:
+        assert (store.count("train"), store.count("eval")) == (16, 8)
+        versions = [
+            {v for segment in rollout.trajectory.segments for v in segment.versions}
+            for step in (1, 2)
+            for rollout in store.iterate(phase="train", step=step)
+        ]
+    assert versions == [{0}] * 8 + [{1}] * 8
+    assert json.loads((folder / "config.json").read_text())["algo"] == "reinforce_baseline"
+    source = resolve_model(str(folder / "checkpoints" / "step-000002"))
+    assert source.path.name == "model"
+
+
+def test_the_weights_that_were_saved_are_not_those_it_began_with(tmp_path: Path, letters: str):
+    from safetensors.torch import load_file
+
+    folder = run(tmp_path / "run", letters, algo="grpo", steps=1, eval_tasks=0)
+    before = load_file(resolve_model("tiny").path / "model.safetensors")
+    after = load_file(folder / "checkpoints/step-000001/model/model.safetensors")
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name].float(), after[name].float()) for name in before)
+
+
+@pytest.mark.parametrize("algo", ["reinforce_baseline", "rloo"])
+def test_training_raises_the_reward(tmp_path: Path, letters: str, algo: str):
+    folder = run(
+        tmp_path / "run", letters, algo=algo, steps=12, group_size=8, tasks_per_step=4, eval_tasks=0, learning_rate=3e-3,
+        max_turn_tokens=12,
+    )  # fmt: skip
+    rewards = [row["reward"] for row in read_metrics(folder)]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.05
+
+
+def test_a_stopped_run_goes_on_where_it_was_saved(tmp_path: Path, letters: str):
+    folder = run(tmp_path / "run", letters, steps=2, eval_tasks=0)
+    run(folder, letters, resume=folder, steps=4, eval_tasks=0)
+    rows = read_metrics(folder)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert Ledger.from_dict(rows[-1]["ledger"]).used == 32
+    with RolloutStore(folder / "rollouts.sqlite", read_only=True) as store:
+        assert store.count("train") == 32
+        tasks = {rollout.task.id for rollout in store.iterate(phase="train")}
+    assert len(tasks) == 8
+    assert [item.step for item in checkpoint.finished(folder / "checkpoints")] == [2, 4]
+
+
+def test_old_checkpoints_go_when_new_ones_are_safe(tmp_path: Path, letters: str):
+    folder = run(tmp_path / "run", letters, steps=4, save_every=1, keep=2, eval_tasks=0)
+    assert [item.step for item in checkpoint.finished(folder / "checkpoints")] == [3, 4]
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, letters: str):
+    folder = run(tmp_path / "run", letters, steps=1, eval_tasks=0)
+    state = folder / "checkpoints/step-000001/trainer.pt"
+    state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(UserError, match="step-000001 is damaged"):
+        run(folder, letters, resume=folder, steps=2, eval_tasks=0)
+
+
+def test_faults_are_dropped_with_a_count_and_the_run_goes_on(tmp_path: Path):
+    file = tmp_path / "shaky.py"
+    file.write_text(
+        LETTERS
+        + "\nclass Shaky(Letters):\n    '''Fails for some seeds.'''\n"
+        + "    async def step(self, action):\n"
+        + "        if self.task.seed % 2:\n            raise OSError('the world broke')\n"
+        + "        return await super().step(action)\n"
+    )
+    folder = run(tmp_path / "run", f"{file}:Shaky", steps=3, tasks_per_step=4, eval_tasks=0, retries=1)
+    ledger = Ledger.from_dict(read_metrics(folder)[-1]["ledger"])
+    assert ledger.dropped["environment"] > 0
+    assert ledger.retried["environment"] == ledger.dropped["environment"]
+    assert ledger.used + ledger.dropped.total() == ledger.issued == 48
+
+
+def test_several_updates_and_a_kl_to_the_initial_model(tmp_path: Path, letters: str):
+    folder = run(tmp_path / "run", letters, algo="grpo", updates_per_step=2, kl_coef=0.01, eval_tasks=0)
+    rows = read_metrics(folder)
+    assert rows[0]["kl"] >= 0 and rows[1]["kl"] > 0
+
+
+def test_weights_travel_by_a_folder_too(tmp_path: Path, letters: str):
+    folder = run(tmp_path / "run", letters, transfer="folder", eval_tasks=0)
+    assert all(row["max_mismatch"] < 1e-3 for row in read_metrics(folder))
+
+
+def test_a_folder_that_exists_or_is_in_use_is_refused(tmp_path: Path, letters: str):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("x")
+    with pytest.raises(UserError, match="exists; go on with that training run"):
+        run(tmp_path / "full", letters)
+    with RunFolder.open(tmp_path / "busy"), pytest.raises(UserError, match="in use by process"):
+        run(tmp_path / "busy", letters)
+    with pytest.raises(UserError, match="no training run to resume"):
+        run(tmp_path / "none", letters, resume=tmp_path / "none")
+
+
+def test_the_main_job_on_a_small_model(tmp_path: Path):
+    """The same command as the main job, its sizes those of the test preset."""
+    command = [sys.executable, "-c", "from envhub.cli import main; main()", "train", "--env", "sandbox_code"]
+    command += ["--algo", "reinforce_baseline", "--preset", "test", "--output", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "evaluation before training" in done.stdout and "evaluation after training" in done.stdout
+    evaluated = subprocess.run(
+        [*command[:3], "eval", "sandbox_code", "--model", str(tmp_path / "run/checkpoints/step-000002"), "--engine",
+         "transformers", "--tasks", "2", "--max-turn-tokens", "16", "--json"],
+        capture_output=True, text=True, timeout=240, cwd=tmp_path,
+    )  # fmt: skip
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert json.loads(evaluated.stdout)["scored"] == 2
+    assert sqlite3.connect(tmp_path / "run/rollouts.sqlite").execute("SELECT count(*) FROM rollouts").fetchone()[0] == 24
