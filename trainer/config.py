@@ -11,8 +11,8 @@ from envhub.environment import validate_config
 from envhub.errors import UserError
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "cpu": {"steps": 6, "tasks_per_step": 4, "group_size": 8, "max_turn_tokens": 96, "max_turns": 1, "eval_tasks": 16,
-            "learning_rate": 2e-5, "micro_tokens": 2048, "concurrency": 64},
+    "cpu": {"steps": 8, "tasks_per_step": 3, "group_size": 8, "max_turn_tokens": 64, "max_turns": 2, "eval_tasks": 16,
+            "temperature": 0.8, "learning_rate": 2e-5, "micro_tokens": 2048, "concurrency": 64},
     "gpu": {"steps": 100, "tasks_per_step": 64, "group_size": 8, "max_turn_tokens": 1024, "eval_tasks": 64,
             "learning_rate": 1e-6, "micro_tokens": 16384, "concurrency": 512, "gradient_checkpointing": True},
     "test": {"steps": 2, "tasks_per_step": 2, "group_size": 4, "max_turn_tokens": 24, "eval_tasks": 4,
@@ -70,7 +70,7 @@ class TrainConfig(BaseModel):
     eval_tasks: int = Field(64, ge=0, description="held-out tasks before and after (0: no evaluation)")
     eval_samples: int = Field(1, ge=1, description="samples of each held-out task")
     eval_every: int = Field(0, ge=0, description="also evaluate after every so many steps (0: only before and after)")
-    eval_temperature: float = Field(0.0, ge=0, description="sampling temperature of the evaluation")
+    eval_temperature: float | None = Field(None, ge=0, description="of the evaluation (default: as in training)")
 
     output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
     save_every: int = Field(0, ge=0, description="checkpoint after every so many steps (0: only at the end)")

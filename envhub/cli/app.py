@@ -85,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: Sequence[str], *, debug: bool = False) -> int:
     """Run the command line and return its exit code."""
     _show_warnings()
+    _end_cleanly_on_sigterm()
     try:
         result: Any = app.main(list(arguments), prog_name="envhub", standalone_mode=False)
     except click.exceptions.Exit as finished:
@@ -125,6 +126,15 @@ def _usage(problem: click.UsageError) -> str:
         text = f"no such flag {problem.option_name}{did_you_mean(problem.option_name, flags)}"
     remedy = f"envhub {name} --help" if name and name != "envhub" else "envhub --help"
     return f"{text} (see: {remedy})"
+
+
+def _end_cleanly_on_sigterm() -> None:
+    """Treat SIGTERM as Ctrl-C, so that what was started is also ended."""
+    import signal
+    import threading
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def _show_warnings() -> None:
