@@ -1,6 +1,7 @@
 """Rollouts as JSON lines."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -8,6 +9,8 @@ from typing import Any
 
 from envhub.errors import DataError, UserError
 from envhub.rollout import Rollout
+
+_BLOCK = 1 << 16
 
 
 class JsonlWriter:
@@ -75,12 +78,19 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def _cut_unfinished(path: Path) -> None:
-    if not path.exists():
+    if not path.is_file():
         return
     with path.open("rb+") as file:
-        data = file.read()
-        end = data.rfind(b"\n") + 1
-        if end != len(data):
+        size = end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end != size:
             file.truncate(end)
 
 

@@ -81,7 +81,7 @@ class RolloutStore:
         ).fetchall()
         exact = [row for row in rows if row[0] == id]
         if len(exact or rows) == 1:
-            return Rollout.from_dict(json.loads((exact or rows)[0][1]))
+            return self._read(*(exact or rows)[0])
         if rows:
             raise UserError(f"{len(rows)} rollouts in {self.path} begin with {id!r}; give more of the id")
         known = [row[0] for row in self._database.execute("SELECT id FROM rollouts LIMIT 10000")]
@@ -90,11 +90,17 @@ class RolloutStore:
     def iterate(self, *, phase: str | None = None, step: int | None = None) -> Iterator[Rollout]:
         """The rollouts in the order in which they were added, all or those of a phase and step."""
         rows = self._database.execute(
-            "SELECT record FROM rollouts WHERE (?1 IS NULL OR phase = ?1) AND (?2 IS NULL OR step = ?2) ORDER BY number",
+            "SELECT id, record FROM rollouts WHERE (?1 IS NULL OR phase = ?1) AND (?2 IS NULL OR step = ?2) ORDER BY number",
             (phase, step),
         )
-        for (record,) in rows:
-            yield Rollout.from_dict(json.loads(record))
+        for id, record in rows:
+            yield self._read(id, record)
+
+    def _read(self, id: str, record: str) -> Rollout:
+        try:
+            return Rollout.from_dict(json.loads(record))
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise DataError(f"{self.path}, rollout {id!r}: no rollout record: {problem}") from None
 
     def count(self, phase: str | None = None) -> int:
         """How many rollouts there are."""
