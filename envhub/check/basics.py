@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from envhub.check.play import Episode, oracle_policy, play, random_policy
+from envhub.check.play import Episode, oracle_policy, play, random_policy, scripted
 from envhub.check.report import fail, skip, warn
 from envhub.check.subject import Subject, of_fault, remedy_of
 from envhub.driver import Driver
@@ -85,11 +85,10 @@ async def reset(subject: Subject) -> str:
         raise fail(str(problem), remedy_of(problem)) from problem
     except Exception as problem:  # a task set is the environment's own code
         raise fail(f"its tasks cannot be read: {type(problem).__name__}: {problem}", "repair the task set") from problem
-    async with subject.opened() as driver:
-        try:
-            observation, _ = await driver.reset(subject.tasks[0])
-        except (Fault, UserError) as problem:
-            raise fail(str(problem), remedy_of(problem)) from problem
+    episode = await subject.play(subject.tasks[0], scripted(()))
+    if episode.fault is not None:
+        raise of_fault(episode)
+    observation = episode.opening
     if not observation.messages:
         raise fail(
             "reset observes no message at all: the model is told nothing",

@@ -7,11 +7,19 @@ from contextlib import contextmanager
 import numpy as np
 
 from envhub.check.junk import is_right, junk_actions
-from envhub.check.play import Episode, Player, always, difference, null_policy, oracle_policy, play, random_policy
-from envhub.check.play import scripted as scripted_policy
+from envhub.check.play import (
+    Episode,
+    Player,
+    always,
+    difference,
+    null_policy,
+    oracle_policy,
+    play,
+    random_policy,
+    scripted,
+)
 from envhub.check.report import fail, skip, warn
 from envhub.check.subject import TURNS_AT_MOST, Subject, of_fault, raise_if_hung, remedy_of
-from envhub.driver import Driver
 from envhub.errors import Fault, UserError
 from envhub.messages import Action
 
@@ -25,18 +33,19 @@ _ORACLE_ADVICE = (
 
 async def determinism(subject: Subject) -> str:
     """The same task, seed and actions give the same episode: on one instance, and on a fresh one."""
-    for first in await subject.scripts():
-        policy, turns = scripted_policy(first.actions), len(first.actions)
-        async with subject.opened() as driver:
-            fresh = await play(driver, first.task, policy, turns)
-            again = await play(driver, first.task, policy, turns)
-        for other, where in ((fresh, "on a fresh instance"), (again, "on the same instance")):
-            raise_if_hung(other)
-            if found := difference(_repeatable(first), other):
-                raise fail(
-                    f"the same seed and actions give another episode {where}: {found}",
-                    "draw all randomness from self.rng, which reset has seeded; keep no state from one episode to the next",
-                )
+    scripts = await subject.scripts()
+    async with subject.opened() as driver:
+        for first in scripts:
+            policy, turns = scripted(first.actions), max(1, len(first.actions))
+            for where in ("on a fresh instance", "on the same instance"):
+                other = await play(driver, first.task, policy, turns)
+                raise_if_hung(other)
+                if found := difference(_repeatable(first), other):
+                    raise fail(
+                        f"the same seed and actions give another episode {where}: {found}",
+                        "draw all randomness from self.rng, which reset has seeded; "
+                        "keep no state from one episode to the next",
+                    )
     subject.deterministic = True
     return "the same episodes twice and on a fresh instance"
 
@@ -53,7 +62,7 @@ async def interleaving(subject: Subject) -> str:
     apart = await subject.scripts()
     async with subject.opened() as left, subject.opened() as right:
         players = [
-            Player(driver, episode.task, scripted_policy(episode.actions), len(episode.actions))
+            Player(driver, episode.task, scripted(episode.actions), max(1, len(episode.actions)))
             for driver, episode in zip((left, right), apart, strict=True)
         ]
         going = [True, True]
@@ -78,7 +87,7 @@ async def global_rng(subject: Subject) -> str:
     for seed in (1, 2):
         with _seeded_globally(seed) as changed:
             async with subject.opened() as driver:
-                policy = scripted_policy(script.actions)
+                policy = scripted(script.actions)
                 played.append(await play(driver, script.task, policy, max(1, len(script.actions))))
             names = changed()
         raise_if_hung(played[-1])
@@ -139,28 +148,22 @@ async def limits(subject: Subject) -> str:
 
 async def junk(subject: Subject) -> str:
     """No junk makes it raise or hang, and none is paid."""
-    task, problems, paid = subject.tasks[0], [], []
+    problems, paid = [], []
     remedy = "read the action as text from a stranger: answer the model what was wrong, or raise ModelFault"
-    names = list(junk_actions((await _open(subject)).opening))
-    driver = await subject.driver()
-    try:
-        for name in names:
-            opening, knows = await _begin(subject, driver)
-            action = junk_actions(opening.opening)[name]
-            if is_right(action, knows):
-                continue
-            episode = await play(driver, task, always(action), min(subject.max_turns, _TURNS_OF_JUNK))
-            if episode.fault is not None:
-                problems.append(f"{name}: {_short(episode.fault)}")
-                await driver.close()
-                if episode.hung:
-                    remedy = remedy_of(episode.fault)
-                    break
-                driver = await subject.driver()
-            elif episode.reward > 0:
-                paid.append(f"{name} ({episode.reward:g})")
-    finally:
-        await driver.close()
+    names = list(junk_actions((await _begin(subject))[0].opening))
+    for name in names:
+        opening, knows = await _begin(subject)
+        action = junk_actions(opening.opening)[name]
+        if is_right(action, knows):
+            continue
+        episode = await subject.play(opening.task, always(action), min(subject.max_turns, _TURNS_OF_JUNK))
+        if episode.fault is not None:
+            problems.append(f"{name}: {_short(episode.fault)}")
+        elif episode.reward > 0:
+            paid.append(f"{name} ({episode.reward:g})")
+        if episode.fault is not None and episode.hung:
+            remedy = remedy_of(episode.fault)
+            break
     if problems:
         raise fail(f"{len(problems)} of {len(names)} junk answers fail: {_some(problems)}", remedy)
     if paid:
@@ -169,17 +172,15 @@ async def junk(subject: Subject) -> str:
     return f"{len(names)} kinds of junk neither raise nor pay"
 
 
-async def _open(subject: Subject) -> Episode:
-    async with subject.opened() as driver:
-        return (await _begin(subject, driver))[0]
-
-
-async def _begin(subject: Subject, driver: Driver) -> tuple[Episode, Action | None]:
-    """The episode's opening, and what the oracle would say to it."""
-    episode = await play(driver, subject.tasks[0], scripted_policy(()), 1)
+async def _begin(subject: Subject) -> tuple[Episode, Action | None]:
+    """The opening of an episode, and what the oracle would say to it."""
+    episode = await subject.play(subject.tasks[0], scripted(()))
+    if episode.fault is not None or not subject.has_oracle:
+        return episode, None
     try:
-        return episode, await driver.oracle() if subject.has_oracle and episode.fault is None else None
-    except (Fault, UserError, TypeError):
+        return episode, await (await subject.shared()).oracle()
+    except (Fault, UserError, TypeError):  # the oracle has a check of its own
+        await subject.release()
         return episode, None
 
 

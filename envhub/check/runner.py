@@ -200,6 +200,7 @@ class _Run:
                     return
                 self._made.append(result)
         finally:
+            await self._subject.release()
             await process_pool().close()
 
     async def _check(self, planned: _Planned) -> CheckResult:

@@ -9,7 +9,8 @@ from envhub.check.play import Episode, Policy, oracle_policy, play, random_polic
 from envhub.check.report import Verdict, fail
 from envhub.driver import Driver
 from envhub.environment import Environment, has_oracle
-from envhub.errors import DeadlineError, EnvironmentFault, Fault
+from envhub.errors import DeadlineError, EnvironmentFault, Fault, UserError
+from envhub.limits import Limits
 from envhub.offload import ThreadHost
 from envhub.registry import as_spec
 from envhub.specs import EnvironmentSpec
@@ -38,13 +39,15 @@ class Subject:
     seen: list[Episode] = field(default_factory=list)
     oracle_reward: float | None = None
     deterministic: bool = False
+    _scripts: list[Episode] = field(default_factory=list)
+    _shared: Driver | None = None
 
     @property
     def label(self) -> str:
         """The environment's name for reports, known before it is imported."""
         if isinstance(self.given, EnvironmentSpec):
             return self.given.id
-        return self.given if isinstance(self.given, str) else self.given.name
+        return self.given if isinstance(self.given, str) else getattr(self.given, "name", repr(self.given))
 
     @property
     def step_seconds(self) -> float:
@@ -64,10 +67,13 @@ class Subject:
         return min(self.cls.limits.max_turns, TURNS_AT_MOST)
 
     async def load(self) -> None:
-        """Import the class."""
+        """Import the class. Raises UserError, DeadlineError."""
         spec = await off_loop(lambda: as_spec(self.given), "the import", _IMPORT_SECONDS)
         self.spec = replace(spec, config={**spec.config, **self.config})
-        self.cls = await off_loop(self.spec.load, "the import", _IMPORT_SECONDS)
+        cls = await off_loop(self.spec.load, "the import", _IMPORT_SECONDS)
+        if not isinstance(cls.limits, Limits):
+            raise UserError(f"{cls.__name__}.limits is {cls.limits!r:.80}; write limits = Limits(max_turns=…)")
+        self.cls = cls
 
     async def driver(self, **config: Any) -> Driver:
         """A driver of a fresh instance; the caller closes it."""
@@ -84,6 +90,25 @@ class Subject:
             yield driver
         finally:
             await driver.close()
+
+    async def shared(self) -> Driver:
+        """The driver that checks share which do not need a fresh instance; `release` closes it."""
+        if self._shared is None:
+            self._shared = await self.driver()
+        return self._shared
+
+    async def release(self) -> None:
+        """Close the shared driver; the next use begins with a fresh instance, as it must after a fault."""
+        driver, self._shared = self._shared, None
+        if driver is not None:
+            await driver.close()
+
+    async def play(self, task: Task, policy: Policy, max_turns: int | None = None) -> Episode:
+        """One episode on the shared driver."""
+        episode = await play(await self.shared(), task, policy, max_turns or self.max_turns)
+        if episode.fault is not None:
+            await self.release()
+        return episode
 
     async def read(self, function: Callable[[TaskSet], T]) -> T:
         """Call a function with the task set of a fresh instance, in a thread with a deadline."""
@@ -106,25 +131,26 @@ class Subject:
         self.tasks = await self.read(draw)
 
     async def play_all(self, policy: Policy, count: int, max_turns: int | None = None) -> list[Episode]:
-        """One episode of each of the first `count` tasks on one instance; a fault ends the series."""
+        """One episode of each of the first `count` tasks; a fault ends the series."""
         out: list[Episode] = []
-        async with self.opened() as driver:
-            for task in self.tasks[:count]:
-                out.append(await play(driver, task, policy, max_turns or self.max_turns))
-                if out[-1].fault is not None:
-                    break
+        for task in self.tasks[:count]:
+            out.append(await self.play(task, policy, max_turns))
+            if out[-1].fault is not None:
+                break
         self.seen.extend(out)
         return out
 
     async def scripts(self) -> list[Episode]:
         """Two episodes whose actions later ones repeat: the oracle's where there is one, and random words."""
+        if self._scripts:
+            return self._scripts
         turns = min(self.max_turns, 16)
         policies: list[Policy] = [oracle_policy if self.has_oracle else random_policy, random_policy]
         out: list[Episode] = []
         for task, policy in zip(self.tasks, policies, strict=False):
-            async with self.opened() as driver:
-                out.append(await play(driver, task, policy, turns))
+            out.append(await self.play(task, policy, turns))
             raise_if_hung(out[-1])
+        self._scripts = out
         return out
 
 
