@@ -256,9 +256,10 @@ def _spec_of_class(cls: type[Environment]) -> EnvironmentSpec:
     if "<" in cls.__qualname__:
         raise UserError(f"{cls.__qualname__} is defined in a function; define environments at a module's top level")
     package = sys.modules.get(cls.__module__.partition(".")[0])
-    if cls.__module__.startswith("envhub_file_") and getattr(package, cls.__qualname__, None) is cls:
+    by_path = cls.__module__.startswith("envhub_file_")
+    if by_path and package is not None and getattr(package, cls.__qualname__, None) is cls:
         place = str(package.__file__)  # a package loaded by its path is loaded by its `__init__` again
-    elif cls.__module__ == "__main__" or cls.__module__.startswith("envhub_file_"):
+    elif by_path or cls.__module__ == "__main__":
         try:
             place = str(Path(inspect.getfile(cls)).resolve())
         except (OSError, TypeError):
