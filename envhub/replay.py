@@ -7,7 +7,7 @@ from typing import Any
 
 from envhub import registry
 from envhub.driver import Driver
-from envhub.errors import Fault
+from envhub.errors import Fault, NotRegisteredError
 from envhub.messages import Action, Observation
 from envhub.rollout import Rollout, Turn
 from envhub.specs import EnvironmentSpec
@@ -59,12 +59,12 @@ class ReplayReport:
 async def replay(rollout: Rollout, spec: EnvironmentSpec | None = None) -> ReplayReport:
     """Play a rollout's recorded actions in a fresh environment, with the recorded task, seed and configuration.
 
-    `spec` defaults to what the registry knows under the recorded id. Compared are the opening observation, and each
+    `spec` defaults to what the registry knows under the recorded id, else to where the class was loaded from. Compared are the opening observation, and each
     turn's observation, reward (exactly), `terminated` and `truncated`; `info` is not. The replay ends at the first
     difference, and before the first turn that the environment did not answer in the record. An environment that raises
     now is a difference. Raises UserError where the environment cannot be found, loaded or configured.
     """
-    found = spec if spec is not None else registry.spec(rollout.environment)
+    found = spec if spec is not None else _recorded_spec(rollout)
     changed = rollout.content_hash is not None and registry.content_hash(found.target) != rollout.content_hash
     driver = Driver(found, rollout.config, step_seconds=rollout.limits.step_seconds)
     try:
@@ -72,6 +72,15 @@ async def replay(rollout: Rollout, spec: EnvironmentSpec | None = None) -> Repla
     finally:
         await driver.close()
     return ReplayReport(rollout.id, rollout.environment, turns, difference, changed)
+
+
+def _recorded_spec(rollout: Rollout) -> EnvironmentSpec:
+    try:
+        return registry.spec(rollout.environment)
+    except NotRegisteredError:
+        if not rollout.target:
+            raise
+        return EnvironmentSpec(rollout.environment, rollout.target)
 
 
 async def _compare(driver: Driver, rollout: Rollout) -> tuple[int, Difference | None]:

@@ -68,7 +68,8 @@ class Rollout:
     `reward` is the sum of the turns' rewards plus what group rewards add; it is the model's only where
     `outcome.is_scored`. `components` are the rubric's unweighted parts. `fault` is the kind of what failed
     (`"environment"`, `"reward:NAME"`, `"engine"`, ...) and `error` its text. `group` names the rollouts of one task that
-    are compared with each other, `member` counts them from 0, and `attempt` counts retries from 0.
+    are compared with each other, `member` counts them from 0, and `attempt` counts retries from 0. `target` is where the
+    environment's class was loaded from.
     """
 
     environment: str
@@ -87,6 +88,7 @@ class Rollout:
     attempt: int = 0
     config: dict[str, Any] = field(default_factory=dict)
     content_hash: str | None = None
+    target: str = ""
     model: str = ""
     sampling: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -117,6 +119,7 @@ class Rollout:
             "environment": self.environment,
             "config": self.config,
             "content_hash": self.content_hash,
+            "target": self.target,
             "task": task_to_dict(self.task),
             "group": self.group,
             "member": self.member,

@@ -47,10 +47,14 @@ def configuration() -> str:
         ("engine openai", OpenAIOptions),
         ("engine scripted", ScriptedOptions),
     ):
-        parts.append(f"## {title}\n\n{' '.join((model.__doc__ or '').split())}\n\n| key | type | default | |\n|---|---|---|---|")
+        parts.append(
+            f"## {title}\n\n{' '.join((model.__doc__ or '').split())}\n\n| key | type | default | |\n|---|---|---|---|"
+        )
         for name, field in model.model_fields.items():
             default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
-            kind = getattr(field.annotation, "__name__", str(field.annotation)).replace("|", "\\|").replace("typing.", "")
+            kind = (
+                getattr(field.annotation, "__name__", str(field.annotation)).replace("|", "\\|").replace("typing.", "")
+            )
             parts.append(f"| `{name}` | {kind} | `{default}` | {field.description or ''} |")
         parts.append("")
     parts.append("## presets of envhub train\n\n| key | " + " | ".join(PRESETS) + " |\n|---|" + "---|" * len(PRESETS))

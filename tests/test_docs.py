@@ -63,7 +63,12 @@ def test_every_command_block_runs(page: Path, tmp_path: Path):
     work.mkdir()
     for block in blocks(page, "bash"):
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block], cwd=work, env=setting, capture_output=True, text=True, timeout=280
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=work,
+            env=setting,
+            capture_output=True,
+            text=True,
+            timeout=280,
         )
         assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
@@ -86,4 +91,6 @@ def test_the_reference_is_what_the_code_says(name: str):
          f"print(w.pages()[w.ROOT / 'docs/reference/{name}'], end='')"],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    assert done.stdout == (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8"), "run scripts/write_reference.py"
+    assert done.stdout == (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8"), (
+        "run scripts/write_reference.py"
+    )

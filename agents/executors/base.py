@@ -81,7 +81,8 @@ class Executor(ABC):
         limits = limits or driver.limits
         driver.step_seconds = limits.step_seconds
         rollout = Rollout(
-            spec.id, task, limits, config=dict(driver.config), content_hash=spec.content_hash, group=group,
+            spec.id, task, limits, config=dict(driver.config), content_hash=spec.content_hash,
+            target=spec.target, group=group,
             member=member, attempt=attempt, model=self.engine.model, sampling=sampling.model_dump(),
         )  # fmt: skip
         episode = Episode(rollout, driver, limits, sampling)

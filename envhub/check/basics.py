@@ -72,7 +72,11 @@ def _card_of(subject: Subject) -> Path | None:
     in_package = file.name == "__init__.py" or (
         package is not None and (file.parent / "__init__.py").is_file() and hasattr(package, "__path__")
     )
-    return file.parent / "README.md" if in_package else None
+    if not in_package:
+        return None
+    project = file.parent.parent
+    # The card of a package that is a project of its own stands beside its pyproject.toml.
+    return (project if (project / "pyproject.toml").is_file() else file.parent) / "README.md"
 
 
 async def reset(subject: Subject) -> str:

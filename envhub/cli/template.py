@@ -13,13 +13,13 @@ import random
 
 from envhub import GeneratedTasks, Message, SingleTurnEnvironment, Task
 
-WORDS = ("banana", "mississippi", "committee", "bookkeeper", "onomatopoeia", "parallel", "assessment", "strawberry")
+LETTERS = "abcdefg"
 
 
 def make_task(rng: random.Random) -> Task:
     """One task. All randomness comes from `rng`; `answer` is never shown to the model."""
-    word = rng.choice(WORDS)
-    letter = rng.choice(sorted(set(word)))
+    word = "".join(rng.choices(LETTERS, k=rng.randint(8, 14)))
+    letter = rng.choice(word)
     question = f"How many times does the letter {letter!r} occur in {word!r}? Answer with the number only."
     return Task(question, answer=str(word.count(letter)))
 
@@ -64,7 +64,7 @@ Count how often a letter occurs in a word.
 
 | | |
 |---|---|
-| tasks | endless, drawn from a list of words |
+| tasks | endless random words |
 | action | the number, and nothing else |
 | reward | 1 for the right number, else 0 |
 | ends | after one turn |

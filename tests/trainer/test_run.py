@@ -168,4 +168,6 @@ def test_the_main_job_on_a_small_model(tmp_path: Path):
     )  # fmt: skip
     assert evaluated.returncode == 0, evaluated.stderr
     assert json.loads(evaluated.stdout)["scored"] == 2
-    assert sqlite3.connect(tmp_path / "run/rollouts.sqlite").execute("SELECT count(*) FROM rollouts").fetchone()[0] == 24
+    assert (
+        sqlite3.connect(tmp_path / "run/rollouts.sqlite").execute("SELECT count(*) FROM rollouts").fetchone()[0] == 24
+    )

@@ -56,11 +56,11 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
     say = (lambda text: None) if as_json else click.echo
     with RunFolder.open(path, resume=resume, what="evaluation") as folder:
         file = path / "rollouts.jsonl"
-        done = list(read_rollouts(file)) if file.exists() else []
-        if done:
-            _check_same(config, folder)
-        folder.write_config(config.model_dump(mode="json"))
         with JsonlWriter(file) as writer, RolloutStore(path / "rollouts.sqlite") as store:
+            done = list(read_rollouts(file))  # after the writer has cut off what an interrupted run left unfinished
+            if done:
+                _check_same(config, folder)
+            folder.write_config(config.model_dump(mode="json"))
             rollouts = asyncio.run(_evaluate(config, done, writer, store, say))
         return _report(config, rollouts, path, ks, baseline, as_json)
 
