@@ -9,10 +9,9 @@ import statistics
 import sys
 import time
 
-from envhub.agents.engines.scripted import ScriptedEngine
-
 from benchmarks.measure import Row, abba, at_most, ratio, report
 from envhub import Limits
+from envhub.agents.engines.scripted import ScriptedEngine
 from envhub.agents.executors import MultiTurnExecutor, RolloutPool
 from envhub.agents.rendering import ByteRenderer
 from envhub.environment import Environment

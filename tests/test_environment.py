@@ -1,11 +1,11 @@
 import random
 
 import pytest
+from pydantic import ValidationError
 
-from envhub import Environment, EnvironmentConfig, Observation, SingleTurnEnvironment, Task, GeneratedTasks, reward
+from envhub import Environment, EnvironmentConfig, GeneratedTasks, Observation, SingleTurnEnvironment, Task, reward
 from envhub.errors import ConfigError
 from envhub.limits import Limits
-from pydantic import ValidationError
 
 
 class _Config(EnvironmentConfig):

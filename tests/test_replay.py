@@ -148,6 +148,7 @@ async def test_the_registered_environment_is_used_and_a_changed_source_is_said(w
 async def test_mistakes_of_the_user_are_raised(write_environment) -> None:
     found = write_environment(_body())
     rollout = await _record(found)
+    rollout.target = ""  # as in a record that does not say where its class was loaded from
     with pytest.raises(NotRegisteredError, match="probe"):
         await replay(rollout)
     rollout.config = {"mots": 3}

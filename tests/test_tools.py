@@ -3,9 +3,20 @@ import time
 
 import pytest
 
-from envhub import Action, GeneratedTasks, Message, Observation, Task, ToolCall, ToolEnvironment, ToolError, reward, tool
-from envhub.errors import EnvironmentFault, UserError
+from envhub import (
+    Action,
+    GeneratedTasks,
+    Message,
+    Observation,
+    Task,
+    ToolCall,
+    ToolEnvironment,
+    ToolError,
+    reward,
+    tool,
+)
 from envhub.driver import Driver
+from envhub.errors import EnvironmentFault, UserError
 from envhub.tools import Tool
 
 
