@@ -1,11 +1,12 @@
 """Run an evaluation: several samples of each task, only those that are missing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from envhub.agents.engines.base import SamplingParams
-from envhub.agents.executors import Executor, RolloutPool
+from envhub.agents.executors import Executor, Group, RolloutPool
 from envhub.errors import UserError
 from envhub.ledger import Ledger
 from envhub.limits import Limits
@@ -77,17 +78,16 @@ async def evaluate(
     by_size: dict[int, list[Task]] = {}
     for task in chosen:
         by_size.setdefault(len(missing[task.id]), []).append(task)
-    try:
-        for size, tasks in by_size.items():
-            if size == 0:
-                continue
-            async for group in pool.run(tasks, size):
+    for size, tasks in by_size.items():
+        if size == 0:
+            continue
+        # Its own end cancels all that it started; `RolloutPool.close` would drop a group that was just yielded.
+        async with aclosing(cast("AsyncGenerator[Group]", pool.run(tasks, size))) as groups:
+            async for group in groups:
                 pool.ledger.use(len(group.rollouts))
                 for rollout in (*group.rollouts, *group.dropped):
                     rollout.member = missing[group.task.id][rollout.member]
                     rollouts.append(rollout)
                     if on_rollout is not None:
                         on_rollout(rollout)
-    finally:
-        await pool.close()
     return rollouts

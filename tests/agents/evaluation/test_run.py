@@ -132,13 +132,13 @@ async def test_a_task_that_fails_keeps_its_other_samples(probe, executor_of) -> 
 
 async def test_no_more_run_at_once_than_are_allowed(probe) -> None:
     running, most = 0, 0
+    both = asyncio.Barrier(2)  # nobody answers before two are asked
 
     async def say(messages, request) -> str:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await both.wait()
         running -= 1
         return "right"
 
