@@ -17,6 +17,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "environments").glob("*/README.md")),
+    ROOT / "examples" / "README.md",
 ]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)\)")
@@ -61,6 +62,7 @@ def test_every_command_block_runs(page: Path, tmp_path: Path):
     setting = environment(tmp_path)
     work = tmp_path / "work"
     work.mkdir()
+    (work / "examples").symlink_to(ROOT / "examples")
     for block in blocks(page, "bash"):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],

@@ -209,7 +209,12 @@ class Trainer:
         self.sampler.load_state(meta["sampler"])
         self.ledger = self.pool.ledger = Ledger.from_dict(meta["ledger"])
         self.step, self.version = saved.step, meta["version"]
-        self.store.drop_after("train", self.step)
+        self.forget(self.step)
+
+    def forget(self, after: int = -1) -> None:
+        """Forget the recorded rollouts of steps after `after`: those of a run that was stopped before it was saved."""
+        for phase in ("train", "eval"):
+            self.store.drop_after(phase, after)
 
     def draw(self) -> None:
         """Write the curve as `curve.png`."""

@@ -1,5 +1,6 @@
 """A whole run: open the folder, start the parts, train, close everything."""
 
+import asyncio
 import contextlib
 import logging
 from pathlib import Path
@@ -72,7 +73,13 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         folder.write_config(config.model_dump(mode="json"))
         launcher = LocalLauncher()
         stack.callback(launcher.close)
-        await _train(config, algorithm, found, limits, initial, source, folder, saved, launcher, progress)
+        try:
+            await _train(config, algorithm, found, limits, initial, source, folder, saved, launcher, progress)
+        except asyncio.CancelledError:
+            done = checkpoint.finished(path / "checkpoints")
+            state = f"step {done[-1].step} is saved" if done else "no step is saved yet (see --save-every)"
+            progress.say(f"stopped; {state}; go on with: envhub train --resume {path}")
+            raise
     return path
 
 
@@ -105,7 +112,9 @@ async def _train(
                 config, algorithm, found, limits, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"),
                 _tokenizer(source.path), folder, store, log, progress,
             )  # fmt: skip
-            if saved is not None:
+            if saved is None:
+                trainer.forget()
+            else:
                 trainer.resume(saved)
                 progress.say(f"going on after step {saved.step}")
             try:
