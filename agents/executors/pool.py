@@ -134,6 +134,7 @@ class RolloutPool:
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                self._running -= done  # from here on they are the consumer's: `close` must not drop them
                 ready.extend(item.result() for item in done)
                 while ready:
                     yield ready.pop(0)

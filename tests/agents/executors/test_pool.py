@@ -253,3 +253,15 @@ async def test_the_watchdog_is_silent_about_a_loop_that_runs() -> None:
     async with Watchdog(seconds=0.3) as watchdog:
         await asyncio.sleep(0.7)
     assert watchdog.blocks == []
+
+
+async def test_a_group_that_was_yielded_is_not_dropped_by_close(counter, executor_of) -> None:
+    pool = RolloutPool(executor_of(lambda messages, request: "stop"), counter)
+    async for group in pool.run([pool.tasks.get("train", 0)], 1):
+        pool.ledger.use(len(group.rollouts))
+    await pool.close()
+    assert (pool.ledger.used, pool.ledger.dropped.total(), pool.ledger.buffered) == (1, 0, 0)
+    async for group in pool.run([pool.tasks.get("train", 1)], 2):
+        await pool.close()
+        pool.ledger.use(len(group.rollouts))
+    assert (pool.ledger.used, pool.ledger.issued) == (3, 3)
