@@ -232,8 +232,8 @@ class TransformersEngine(Engine):
                     self._wake.wait()
                     self._wake.clear()
                     continue
+                self._stats.sampled_tokens += len(self._batch.sequences)
                 for sequence in self._batch.step(self.weight_version):
-                    self._stats.sampled_tokens += len(sequence.sampled)
                     _settle(running.pop(sequence).future, sequence.generation(), None)
         except BaseException as problem:  # handed over to everyone who waits
             self._failure = problem

@@ -73,6 +73,7 @@ class VllmEngine(Engine):
         self._updating = asyncio.Lock()
         self._paused = False
         self._in_flight: set[str] = set()
+        self._closed = False
 
     async def start(self) -> None:
         try:
@@ -84,6 +85,7 @@ class VllmEngine(Engine):
                 f"vLLM is installed but does not import: {problem}; run envhub doctor --repair"
             ) from problem
         on_cpu = current_platform.is_cpu()
+        self._closed = False
         try:
             async with asyncio.timeout(self.options.start_seconds):
                 with _quiet(), _environment(self._variables(on_cpu)):
@@ -92,7 +94,7 @@ class VllmEngine(Engine):
         except TimeoutError:
             await self.close()
             raise EngineFault(f"vLLM did not start within {self.options.start_seconds:g} s") from None
-        except (OSError, RuntimeError, ValueError) as problem:
+        except (OSError, RuntimeError, TypeError, ValueError) as problem:
             await self.close()
             raise UserError(f"vLLM cannot run {self.model}: {_last_line(problem)}") from problem
         self.max_context = self._llm.model_config.max_model_len
@@ -104,7 +106,6 @@ class VllmEngine(Engine):
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if self.options.threads == "auto" else None
         return {
             **variables,
-            "VLLM_CPU_KVCACHE_SPACE": f"{self.options.kv_cache_gib:g}",
             "VLLM_CPU_OMP_THREADS_BIND": cores or self.options.threads,
         }
 
@@ -126,12 +127,17 @@ class VllmEngine(Engine):
             "generation_config": "vllm",  # sampling is the request's alone, never a file's
             "disable_log_stats": True,
         }
-        if not on_cpu:
+        if on_cpu:
+            arguments["kv_cache_memory_bytes"] = int(options.kv_cache_gib * 2**30)
+        else:
             arguments |= {
                 "gpu_memory_utilization": options.gpu_memory,
                 "tensor_parallel_size": options.tensor_parallel,
             }
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**{**arguments, **options.extra}))
+        llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**{**arguments, **options.extra}))
+        if self._closed:  # nobody waited for it any more
+            llm.shutdown()
+        return llm
 
     async def generate(self, request: Request) -> Generation:
         llm = self._running()
@@ -232,6 +238,7 @@ class VllmEngine(Engine):
         return self._stats
 
     async def close(self) -> None:
+        self._closed = True
         llm, self._llm = self._llm, None
         if llm is not None:
             with _quiet():
@@ -266,8 +273,9 @@ def _context(model: str, most: int) -> int:
 
 
 def _last_line(problem: BaseException) -> str:
-    lines = str(problem).strip().splitlines()
-    return lines[-1][:300] if lines else type(problem).__name__
+    """What an error says in the end. A pydantic error names its class and a web page around that."""
+    lines = [line.strip() for line in str(problem).strip().splitlines() if "For further information" not in line]
+    return lines[-1].split(" [type=", 1)[0][:300] if lines else type(problem).__name__
 
 
 @contextlib.contextmanager

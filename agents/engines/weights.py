@@ -20,7 +20,7 @@ def without_ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, "torch.Tens
     seen: set[tuple[int, int, tuple[int, ...]]] = set()
     out = {}
     for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape))
+        place = (tensor.data_ptr(), int(tensor.storage_offset()), tuple(tensor.shape))
         if tensor.numel() and place in seen:
             continue
         seen.add(place)

@@ -1,0 +1,142 @@
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import torch
+
+from envhub import Limits
+from envhub.agents.engines import Engine, Request, SamplingParams, WeightUpdate, make_engine
+from envhub.agents.session import open_agent
+from envhub.driver import Driver
+from envhub.errors import ConfigError, EngineFault, UserError
+from envhub.specs import EnvironmentSpec
+
+from .engine_contract import FREE, TWO_TURNS, EngineContract, Reference, assert_trainer_agrees, begun, many, worst
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Reference]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield Reference()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(reference: Reference) -> AsyncIterator[Engine]:
+    made = make_engine("transformers", str(reference.folder), options={"dtype": "float32", "max_batch": 64})
+    await made.start()
+    yield made
+    await made.close()
+
+
+class TestTransformersEngine(EngineContract):
+    async def test_frequencies_follow_the_distribution(self, engine: Engine, reference: Reference) -> None:
+        prompt, count, kinds = reference.ids("Once upon a"), 1024, 6
+        sampling = SamplingParams(top_k=kinds)
+        requests = [Request(f"f{i}", prompt, 1, sampling) for i in range(count)]
+        seen = Counter(g.token_ids[0] for g in await asyncio.gather(*map(engine.generate, requests)))
+        best = reference.distribution(prompt).topk(kinds)
+        assert set(seen) <= set(best.indices.tolist())
+        expected = (best.values / best.values.sum() * count).tolist()
+        square = sum((seen[token] - n) ** 2 / n for token, n in zip(best.indices.tolist(), expected, strict=True))
+        assert square < 40  # of five degrees of freedom: exceeded once in six million
+
+    async def test_top_p_keeps_the_smallest_set_that_reaches_it(self, engine: Engine, reference: Reference) -> None:
+        prompt = reference.ids("Once upon a")
+        ordered, order = reference.distribution(prompt).sort(descending=True)
+        kept = int((ordered.cumsum(0) < 0.6).sum()) + 1
+        requests = [Request(f"p{i}", prompt, 1, SamplingParams(top_p=0.6)) for i in range(200)]
+        for generation in await asyncio.gather(*map(engine.generate, requests)):
+            place = order[:kept].tolist().index(generation.token_ids[0])
+            expected = (ordered[place] / ordered[:kept].sum()).log()
+            assert generation.logprobs[0] == pytest.approx(float(expected), abs=1e-4)
+
+    @pytest.mark.parametrize("wrong", ["name", "shape"])
+    async def test_an_update_that_does_not_fit_changes_nothing(
+        self, engine: Engine, reference: Reference, wrong: str
+    ) -> None:
+        tensors = {name: tensor + 0.1 for name, tensor in reference.model.state_dict().items()}
+        name = list(tensors)[-1]
+        if wrong == "name":
+            tensors["model.no_such.weight"] = torch.zeros(2)
+        else:
+            tensors[name] = torch.zeros(3, 5)
+        version = engine.weight_version
+        with pytest.raises(EngineFault, match="no_such" if wrong == "name" else "shape"):
+            await engine.update_weights(WeightUpdate(version + 1, tensors))
+        assert engine.weight_version == version
+        for request in many(reference, 2):
+            assert worst(reference, request, await engine.generate(request)) < 1e-4
+
+
+async def test_more_requests_than_slots_all_end(reference: Reference) -> None:
+    narrow = make_engine("transformers", str(reference.folder), options={"dtype": "float32", "max_batch": 2})
+    await narrow.start()
+    try:
+        tasks = [asyncio.create_task(narrow.generate(Request(str(i), [5, 6, 7], 20, FREE))) for i in range(7)]
+        tasks[5].cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(end, asyncio.CancelledError) for end in ends] == [i == 5 for i in range(7)]
+    finally:
+        await narrow.close()
+
+
+async def test_a_cancelled_update_leaves_the_engine_at_work(engine: Engine, reference: Reference) -> None:
+    task = await begun(engine, Request("running", reference.ids("Once upon a time"), 100, FREE))
+    update = asyncio.create_task(engine.update_weights(reference.restore(engine)))
+    await asyncio.sleep(0)
+    update.cancel()
+    assert len((await task).token_ids) == 100
+    assert len((await engine.generate(Request("next", [5, 6], 4, FREE))).token_ids) == 4
+
+
+async def test_closing_ends_what_waits_and_can_be_repeated(reference: Reference) -> None:
+    mortal = make_engine("transformers", str(reference.folder), options={"dtype": "float32", "max_batch": 1})
+    with pytest.raises(EngineFault, match="start"):
+        await mortal.generate(Request("early", [5], 4, FREE))
+    await mortal.start()
+    running = await begun(mortal, Request("running", [5, 6], 4000, FREE))
+    waiting = asyncio.create_task(mortal.generate(Request("waiting", [5, 6], 4, FREE)))
+    await asyncio.sleep(0)
+    await mortal.close()
+    await mortal.close()
+    for task in (running, waiting):
+        with pytest.raises(EngineFault, match="closed"):
+            await task
+    assert mortal.stats().running == 0
+    with pytest.raises(EngineFault):
+        await mortal.generate(Request("late", [5], 4, FREE))
+    with pytest.raises(EngineFault):
+        await mortal.update_weights(WeightUpdate(1, {}))
+
+
+async def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for folder in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UserError, match="cannot load"):
+            await make_engine("transformers", str(folder)).start()
+
+
+@pytest.mark.parametrize(("options", "says"), [({"dtype": "float7"}, "float7"), ({"device": "gpu9"}, "gpu9")])
+async def test_a_wrong_format_or_device_is_named(reference: Reference, options: dict[str, str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        await make_engine("transformers", str(reference.folder), options=options).start()
+
+
+async def test_an_unknown_option_comes_with_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match=r"max_batches.*did you mean 'max_batch'"):
+        make_engine("transformers", "anywhere", options={"max_batches": 4})
+
+
+async def test_an_opened_agent_and_the_trainer_agree(write_environment: Callable[..., EnvironmentSpec]) -> None:
+    spec = write_environment(TWO_TURNS, "TwoTurns")
+    task = Driver(spec).tasks.get("train", 0)
+    async with open_agent("tiny", engine="transformers", options={"dtype": "float32"}) as agent:
+        rollout = await agent.executor.run(spec, task, limits=Limits(max_turn_tokens=24), group="g")
+    with torch.no_grad():
+        assert_trainer_agrees(Reference(), [rollout])
