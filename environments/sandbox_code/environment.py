@@ -32,7 +32,7 @@ class SandboxCodeConfig(EnvironmentConfig):
     that passes all is worth `later_tries` less.
     """
 
-    levels: tuple[int, ...] = (1, 2)
+    levels: tuple[int, ...] = (1,)
     data: Path | None = None
     eval_fraction: float = Field(0.2, gt=0, lt=1)
     tries: int = Field(2, ge=1, le=16)
