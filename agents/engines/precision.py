@@ -13,5 +13,5 @@ def fast_dtype() -> str:
     if torch.cuda.is_available():
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
     # Without these instructions one bf16 matrix product takes as long as hundreds in float32.
-    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # type: ignore[no-untyped-call]
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return "bfloat16" if has_bf16 else "float32"

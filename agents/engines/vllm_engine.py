@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
 from envhub.agents.engines.precision import fast_dtype
-from envhub.agents.engines.weights import shared_file
+from envhub.agents.engines.weights import shapes_of, shared_file
 from envhub.environment import validate_config
 from envhub.errors import EngineFault, MissingExtraError, UserError
 
@@ -73,6 +73,7 @@ class VllmEngine(Engine):
         self._updating = asyncio.Lock()
         self._paused = False
         self._in_flight: set[str] = set()
+        self._shapes: dict[str, tuple[int, ...]] | None = None
         self._closed = False
 
     async def start(self) -> None:
@@ -200,11 +201,9 @@ class VllmEngine(Engine):
             try:
                 if update.path is not None:
                     await self._load(update.path)
-                elif update.tensors is not None:
-                    with shared_file(update.tensors, llm.model_config.dtype) as path:
-                        await self._load(path)
                 else:
-                    raise EngineFault("a weight update without tensors or a path")
+                    with shared_file(update.tensors or {}, llm.model_config.dtype) as path:
+                        await self._load(path)
                 await llm.reset_prefix_cache(reset_running_requests=True)
                 self.weight_version = update.version
                 self._stats.weight_updates += 1
@@ -213,12 +212,27 @@ class VllmEngine(Engine):
                     await llm.resume_generation()
 
     async def _load(self, path: Path) -> None:
+        self._inspect(path)
         try:
             counts = await self._llm.collective_rpc("envhub_load", timeout=_RPC_SECONDS, args=(str(path),))
         except Exception as problem:  # the worker's error arrives as whatever it was there
             raise EngineFault(f"vLLM could not load weights from {path}: {_last_line(problem)}") from problem
         if not all(counts):
             raise EngineFault(f"vLLM found no weights in {path}")
+
+    def _inspect(self, path: Path) -> None:
+        """Refuse weights that do not fit before vLLM takes its own away, which it cannot undo. Raises EngineFault."""
+        given = shapes_of(path)
+        if not given:
+            raise EngineFault("a weight update without tensors")
+        if self._shapes is None:
+            stored = Path(self.model)
+            self._shapes = shapes_of(stored) if any(stored.glob("*.safetensors")) else {}
+        for name, shape in given.items():
+            if self._shapes.get(name, shape) != shape:
+                raise EngineFault(
+                    f"a weight update gives {name!r} the shape {shape} where the model has {self._shapes[name]}"
+                )
 
     async def pause(self) -> None:
         llm = self._running()

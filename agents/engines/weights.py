@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envhub.errors import EngineFault
 
@@ -57,6 +57,16 @@ def iterate_file(path: Path) -> Iterator[tuple[str, "torch.Tensor"]]:
 
     Raises EngineFault when there is none or one cannot be read.
     """
+    for name, stored in _open_all(path):
+        yield name, stored.get_tensor(name)
+
+
+def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of what `iterate_file` gives, from the files' headers. Raises EngineFault as that does."""
+    return {name: tuple(stored.get_slice(name).get_shape()) for name, stored in _open_all(path)}
+
+
+def _open_all(path: Path) -> Iterator[tuple[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
@@ -66,6 +76,6 @@ def iterate_file(path: Path) -> Iterator[tuple[str, "torch.Tensor"]]:
         try:
             with safe_open(file, framework="pt") as stored:
                 for name in stored.keys():  # noqa: SIM118 - not a mapping
-                    yield name, stored.get_tensor(name)
+                    yield name, stored
         except (OSError, SafetensorError) as problem:
             raise EngineFault(f"cannot read weights from {file}: {problem}") from problem

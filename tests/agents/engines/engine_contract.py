@@ -214,7 +214,7 @@ class EngineContract:
     async def test_only_the_requests_own_stop_tokens_end_a_turn(self, engine: Engine, reference: Reference) -> None:
         eos = reference.tokenizer.eos_token_id
         prompt = reference.ids("Tell me")
-        sampling = SamplingParams(temperature=5.0)  # almost uniform: the end token comes up
+        sampling = SamplingParams(temperature=2.0)  # flat: the end token comes up
         requests = [Request(f"own-{i}", prompt, 200, sampling) for i in range(24)]
         generations = await asyncio.gather(*map(engine.generate, requests))
         assert any(eos in generation.token_ids for generation in generations)
