@@ -121,7 +121,7 @@ def register(
     made = replace(made, id=id, config={**made.config, **(config or {})}, source="user")
     made.load()(made.config)  # a configuration that does not fit is refused now
     if persist:
-        _write_user({**user_specs(), id: made}, add=made)
+        _write_user(add=made)
     else:
         _process[id] = made
     return made
@@ -139,7 +139,7 @@ def unregister(id: str) -> EnvironmentSpec:
                 f"{id!r} is published by package {bundled[id].source!r}; uninstall the package to remove it"
             )
         raise NotRegisteredError(f"no environment {id!r} in the user's registry{did_you_mean(id, users)}")
-    _write_user(users, remove=id)
+    _write_user(remove=id)
     return users[id]
 
 
@@ -174,7 +174,7 @@ def _read_entry(id: str, entry: dict[str, Any]) -> EnvironmentSpec:
     return EnvironmentSpec(id, target, config, "user", found)
 
 
-def _write_user(known: dict[str, EnvironmentSpec], *, add: EnvironmentSpec | None = None, remove: str = "") -> None:
+def _write_user(*, add: EnvironmentSpec | None = None, remove: str = "") -> None:
     path = registry_file()
     with locked(path.with_suffix(".lock")):
         current = user_specs()  # read again: another process may have registered something meanwhile
@@ -311,7 +311,7 @@ def _noticing_changes(found: EnvironmentSpec) -> EnvironmentSpec:
         )
     warnings.warn(
         f"environment {found.id!r} has changed since it was registered; "
-        f"check it again: envhub check {found.id}, envhub register {found.target}",
+        f"check it again: envhub check {found.id}, then envhub register {found.target} --name {found.id}",
         RegistryWarning,
         3,
     )

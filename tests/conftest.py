@@ -24,7 +24,10 @@ def write_environment(tmp_path: Path):
 
     def write(body: str, name: str = "Probe", *, file: str = "probe.py", **config: object) -> EnvironmentSpec:
         path = tmp_path / file
-        path.write_text("from envhub import Environment, EnvironmentFault, ModelFault, Observation, Message, Action\nimport asyncio, os, sys, time\n" + body)
+        path.write_text(
+            "from envhub import Environment, EnvironmentFault, ModelFault, Observation, Message, Action\nimport asyncio, os, sys, time\n"
+            + body
+        )
         return EnvironmentSpec(name.lower(), f"{path}:{name}", dict(config))
 
     return write

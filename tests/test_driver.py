@@ -67,13 +67,17 @@ async def test_plain_methods_run_in_a_thread_or_in_a_process(write_environment, 
         ("raise StopIteration", "StopIteration"),
     ],
 )
-async def test_what_an_environment_does_wrong_is_a_fault_that_names_it(write_environment, step: str, message: str) -> None:
+async def test_what_an_environment_does_wrong_is_a_fault_that_names_it(
+    write_environment, step: str, message: str
+) -> None:
     with pytest.raises(EnvironmentFault, match=message):
         await _drive(write_environment(_body(step)))
 
 
 async def test_a_numpy_result_is_as_good(write_environment) -> None:
-    spec = write_environment(_body("import numpy as np; return 'x', np.float32(0.5), np.bool_(True), np.bool_(False), {}"))
+    spec = write_environment(
+        _body("import numpy as np; return 'x', np.float32(0.5), np.bool_(True), np.bool_(False), {}")
+    )
     result = await _drive(spec)
     assert (result.reward, result.terminated, result.truncated) == (0.5, True, False)
     assert type(result.terminated) is bool

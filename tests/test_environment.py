@@ -83,7 +83,9 @@ def test_a_configuration_is_frozen_and_overridden_by_keywords() -> None:
         env.config.size = 1
 
 
-@pytest.mark.parametrize("name", ["max_turns", "max_turn_tokens", "max_episode_tokens", "step_seconds", "episode_seconds"])
+@pytest.mark.parametrize(
+    "name", ["max_turns", "max_turn_tokens", "max_episode_tokens", "step_seconds", "episode_seconds"]
+)
 @pytest.mark.parametrize("value", [0, -1])
 def test_limits_are_positive(name: str, value: int) -> None:
     with pytest.raises(ValidationError, match=name):

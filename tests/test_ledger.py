@@ -4,7 +4,9 @@ from hypothesis import strategies as st
 
 from envhub.ledger import Ledger, LedgerError
 
-operations = st.lists(st.tuples(st.sampled_from(["issue", "finish", "use", "drop", "drop_buffered"]), st.integers(0, 5)))
+operations = st.lists(
+    st.tuples(st.sampled_from(["issue", "finish", "use", "drop", "drop_buffered"]), st.integers(0, 5))
+)
 
 
 @given(operations)

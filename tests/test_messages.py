@@ -56,7 +56,9 @@ def test_an_unknown_role_is_refused_with_the_roles_there_are() -> None:
         Message("robot", "x")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", ["hi", Message("user", "hi"), [Message("user", "hi")], Observation((Message("user", "hi"),))])
+@pytest.mark.parametrize(
+    "value", ["hi", Message("user", "hi"), [Message("user", "hi")], Observation((Message("user", "hi"),))]
+)
 def test_authors_may_return_short_forms_of_an_observation(value: object) -> None:
     assert Observation.of(value) == Observation((Message("user", "hi"),))  # type: ignore[arg-type]
 

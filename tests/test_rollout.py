@@ -6,10 +6,15 @@ from envhub import Action, Limits, Message, Observation, Outcome, Rollout, Task,
 
 
 def _rollout() -> Rollout:
-    made = Rollout("probe", Task((Message("user", "hi"),), {"a": [1]}, {"level": 2}, "t/0", "eval", 3, 9), Limits(max_turns=2))
+    made = Rollout(
+        "probe", Task((Message("user", "hi"),), {"a": [1]}, {"level": 2}, "t/0", "eval", 3, 9), Limits(max_turns=2)
+    )
     made.opening = Observation((Message("user", "hi"),))
     action = Action("hello", (ToolCall("1", "f", {"x": 1}, '{"x": 1}'),), finish_reason="stop")
-    made.turns = [Turn(action, Observation((Message("tool", "1"),)), 0.1, info={"k": 1}, sampled_tokens=3), Turn(Action("x"))]
+    made.turns = [
+        Turn(action, Observation((Message("tool", "1"),)), 0.1, info={"k": 1}, sampled_tokens=3),
+        Turn(Action("x")),
+    ]
     leaf = made.trajectory.add_rendered(None, [1, 2], turn=0)
     made.trajectory.add_sampled(leaf, [1, 2], [3, 4, 5], [-0.1, -1e-17, -2.0], [1, 1, 2], turn=0, finish_reason="stop")
     made.outcome = Outcome.TRUNCATED_TURNS

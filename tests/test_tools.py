@@ -128,7 +128,9 @@ async def test_a_malformed_call_is_answered_to_the_model(action: Action, message
     assert (value, terminated, info["tool_errors"]) == (0.0, False, 1)
 
 
-@pytest.mark.parametrize(("name", "message"), [("explode", "RuntimeError: boom"), ("hang", "tool 'hang' did not return")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("explode", "RuntimeError: boom"), ("hang", "tool 'hang' did not return")]
+)
 async def test_a_tool_that_fails_or_hangs_is_an_environment_fault(name: str, message: str) -> None:
     from envhub import EnvironmentSpec
 

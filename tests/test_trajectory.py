@@ -71,7 +71,9 @@ def test_a_sampled_segment_shared_by_two_paths_is_trained_in_the_first() -> None
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["go", "fork", "branch"]), st.lists(st.integers(0, 3), max_size=4), st.lists(st.integers(0, 3), max_size=4)
+        st.sampled_from(["go", "fork", "branch"]),
+        st.lists(st.integers(0, 3), max_size=4),
+        st.lists(st.integers(0, 3), max_size=4),
     ),
     max_size=12,
 )

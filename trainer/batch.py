@@ -89,11 +89,8 @@ def micro_batches(rows: Rows, token_budget: int) -> Iterator[Rows]:
         order = order[count:]
 
 
-def split(rows: Rows, parts: int, generator: torch.Generator) -> list[Rows]:
-    """Shuffle the rows into `parts` batches for as many optimizer steps; each keeps its share of the loss.
-
-    The weights of a part are scaled so that its rows together weigh as much as the whole batch does.
-    """
+def split(rows: Rows, parts: int, aggregation: str, generator: torch.Generator) -> list[Rows]:
+    """Shuffle the rows into `parts` batches for as many optimizer steps, each with the loss weights of its own rows."""
     if parts == 1:
         return [rows]
     order = torch.randperm(len(rows), generator=generator).tolist()
@@ -102,6 +99,6 @@ def split(rows: Rows, parts: int, generator: torch.Generator) -> list[Rows]:
         chosen = order[part::parts]
         if chosen:
             picked = rows.select(chosen)
-            picked.weights = picked.weights * (rows.weights.sum() / picked.weights.sum().clamp(min=1e-12))
+            picked.weights = AGGREGATIONS[aggregation](picked.mask)
             out.append(picked)
     return out

@@ -1,6 +1,7 @@
 """Checkpoints: written beside the old ones, synced, then renamed, so that a reader finds a whole one or none."""
 
 import os
+import pickle
 import re
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from envhub.errors import UserError
 from envhub.home import write_atomically
@@ -40,7 +42,7 @@ class Checkpoint:
         """The strategy's state. Raises UserError when the file is damaged."""
         try:
             loaded: dict[str, Any] = torch.load(self.path / _STATE, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError) as problem:
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as problem:
             raise UserError(f"the checkpoint {self.path} is damaged: {_STATE}: {problem}") from problem
         return loaded
 
@@ -69,7 +71,7 @@ def save(folder: Path, step: int, strategy: Strategy, tokenizer: Any, meta: Mapp
         except BaseException:
             shutil.rmtree(writing, ignore_errors=True)
             raise
-    except (OSError, RuntimeError) as problem:
+    except (OSError, RuntimeError, SafetensorError) as problem:
         raise UserError(f"cannot write the checkpoint {target}: {problem}; earlier checkpoints are whole") from problem
     for old in finished(folder)[:-keep]:
         shutil.rmtree(old.path, ignore_errors=True)

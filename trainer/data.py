@@ -12,6 +12,7 @@ class TaskSampler:
     def __init__(self, tasks: TaskSet, split: str, seed: int) -> None:
         self.tasks, self.split, self.seed = tasks, split, seed
         self.position = 0
+        self._order: tuple[int, list[int]] = (-1, [])
         self._size = tasks.size(split) if split in tasks.splits else None
         tasks.get(split, 0, seed)  # an unknown split is refused now
 
@@ -30,9 +31,11 @@ class TaskSampler:
         if self._size is None:
             return self.tasks.get(self.split, position, self.seed)
         epoch, index = divmod(position, self._size)
-        order = list(range(self._size))
-        random.Random(hashed_seed("task order", self.seed, epoch)).shuffle(order)
-        return self.tasks.get(self.split, order[index], self.seed)
+        if self._order[0] != epoch:
+            order = list(range(self._size))
+            random.Random(hashed_seed("task order", self.seed, epoch)).shuffle(order)
+            self._order = epoch, order
+        return self.tasks.get(self.split, self._order[1][index], self.seed)
 
     def state(self) -> dict[str, int]:
         """For a checkpoint."""

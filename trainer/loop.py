@@ -4,6 +4,7 @@ import asyncio
 import math
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,7 @@ class Trainer:
     step: int = 0
     version: int = 0
     skipped: int = 0
+    empty: int = 0
     sampler: TaskSampler = field(init=False)
     pool: RolloutPool = field(init=False)
 
@@ -77,6 +79,7 @@ class Trainer:
             collected = time.monotonic()
             rollouts = [rollout for group in groups for rollout in group.rollouts]
             values = describe(groups)
+            self._count_empty(groups)
             if rollouts:
                 values |= await asyncio.to_thread(self.update, rollouts)
             self.ledger.use(len(rollouts))
@@ -121,7 +124,7 @@ class Trainer:
         several = config.updates_per_step > 1
         generator = torch.Generator().manual_seed(config.seed + self.step)
         reports = []
-        parts = split(rows, min(config.updates_per_step, len(rows)), generator)
+        parts = split(rows, min(config.updates_per_step, len(rows)), algorithm.aggregation, generator)
         # With one optimizer step the policy is the one that sampled: no need to compute its logprobs beforehand.
         olds = [self.strategy.score(part, config.temperature) if several else None for part in parts]
         for part, old in zip(parts, olds, strict=True):
@@ -134,6 +137,20 @@ class Trainer:
         if not self.algorithm.kl_coef:
             return None
         return self.strategy.score(rows, self.config.temperature, reference=True)
+
+    def _count_empty(self, groups: list[Group]) -> None:
+        """Raises UserError when step after step has no rollout to learn from, naming the commonest fault."""
+        self.empty = 0 if any(group.rollouts for group in groups) else self.empty + 1
+        if self.empty < SKIPPED_IN_A_ROW:
+            return
+        dropped = [rollout for group in groups for rollout in group.dropped]
+        kinds = Counter(rollout.fault or rollout.outcome.value for rollout in dropped)
+        kind, count = kinds.most_common(1)[0] if kinds else ("small_group", 0)
+        example = next((rollout.error for rollout in dropped if rollout.error), "no error text")
+        raise UserError(
+            f"{self.empty} steps in a row had no rollout to train on; the commonest fault is {kind!r} "
+            f"({count} of {len(dropped)} rollouts): {example}"
+        )
 
     def _count_skipped(self, reasons: list[str]) -> None:
         for reason in reasons:
@@ -209,6 +226,7 @@ class Trainer:
         self.sampler.load_state(meta["sampler"])
         self.ledger = self.pool.ledger = Ledger.from_dict(meta["ledger"])
         self.step, self.version = saved.step, meta["version"]
+        self.agent.engine.weight_version = self.version  # it was started with that version's weights
         self.forget(self.step)
 
     def forget(self, after: int = -1) -> None:

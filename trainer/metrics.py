@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.errors import DataError
+from envhub.home import write_atomically
 from envhub.records import JsonlWriter
 
 FILE = "metrics.jsonl"
@@ -25,7 +26,7 @@ class MetricsLog:
 
     def write(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
         """Write a row; `kind` is `train` or `eval`. Numbers also go to TensorBoard as `kind/name`."""
-        self._writer.write({"step": step, "kind": kind, **values})
+        self._writer.write({"step": step, "kind": kind, **{name: _or_null(value) for name, value in values.items()}})
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
@@ -43,7 +44,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run. Raises DataError for a damaged file."""
     path = folder / FILE
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except OSError as problem:
         raise DataError(f"cannot read {path}: {problem.strerror}") from problem
     except ValueError as problem:
@@ -54,8 +55,9 @@ def forget_after(folder: Path, step: int) -> None:
     """Drop the rows of steps after `step`, which a resumed run does again."""
     path = folder / FILE
     if path.exists():
+        JsonlWriter(path).close()  # cuts off a line that was not finished
         kept = [row for row in read_metrics(folder) if row["step"] <= step]
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
@@ -64,14 +66,16 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     from matplotlib.figure import Figure
 
     train = [row for row in rows if row["kind"] == "train"]
-    held_out = [row for row in rows if row["kind"] == "eval"]
+    held_out = [row for row in rows if row["kind"] == "eval" and row["scored"]]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
     figure.suptitle(title)
     for panel, name, label in ((panels[0], "reward", "mean reward"), (panels[1], "passed", "share passed")):
         steps = [row["step"] for row in train]
-        panel.plot(steps, [row[name] for row in train], color="tab:blue", alpha=0.35, label="training rollouts")
+        panel.plot(
+            steps, [_or(row[name], math.nan) for row in train], color="tab:blue", alpha=0.35, label="training rollouts"
+        )
         panel.plot(steps, _smooth([row[name] for row in train]), color="tab:blue", label="smoothed")
         if held_out:
             at = [row["step"] for row in held_out]
@@ -91,11 +95,18 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _smooth(values: Sequence[float], weight: float = 0.6) -> list[float]:
+def _smooth(values: Sequence[float | None], weight: float = 0.6) -> list[float]:
+    """Exponential smoothing; a step without a value (no rollout was scored) keeps the last one."""
     out: list[float] = []
     for value in values:
-        out.append(value if not out else weight * out[-1] + (1 - weight) * value)
+        last = out[-1] if out else math.nan
+        out.append(last if value is None else value if math.isnan(last) else weight * last + (1 - weight) * value)
     return out
+
+
+def _or_null(value: Any) -> Any:
+    """JSON knows no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _error_bars(rows: Sequence[Mapping[str, Any]], name: str) -> list[list[float]]:

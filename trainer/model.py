@@ -22,7 +22,9 @@ def load_model(path: Path, device: str, *, gradient_checkpointing: bool = False)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     except (OSError, ValueError, RuntimeError) as problem:
         raise UserError(f"cannot load the model {path}: {problem}") from problem
-    model.config.use_cache = False
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # the engine samples without dropout, so logprobs are compared without it
     if gradient_checkpointing:
         model.gradient_checkpointing_enable()
     moved: Any = model.to(device)  # type: ignore[arg-type]

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from envhub import plugins
 from envhub.agents.engines import choose_engine
 from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
+from envhub.agents.parsers import get_parser
 from envhub.agents.session import open_agent
 from envhub.driver import Driver
 from envhub.errors import UserError
@@ -45,9 +47,24 @@ def plan(config: TrainConfig) -> tuple[Algorithm, EnvironmentSpec, Limits]:
     limits = driver.limits.replace(
         max_turns=config.max_turns, max_turn_tokens=config.max_turn_tokens, max_episode_tokens=config.max_episode_tokens
     )
+    plugins.load(plugins.ENGINES, choose_engine(config.engine))
+    if config.parser != "auto":
+        get_parser(config.parser)
+    _check_device(config.device)
     for split in (config.split, config.eval_split) if config.eval_tasks else (config.split,):
         driver.tasks.get(split, 0, config.seed)
     return algorithm, found, limits
+
+
+def _check_device(device: str) -> None:
+    if device == "auto":
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise UserError(f"device {device!r} is not here; give auto, cpu or, where torch sees a GPU, cuda")
 
 
 async def train(config: TrainConfig, *, resume: Path | None = None, progress: Progress | None = None) -> Path:
@@ -55,12 +72,14 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
     progress = progress or Progress()
     algorithm, found, limits = plan(config)
     path = resume or config.output or next_folder(found.id, algorithm.name)
+    initial = resolve_model(config.model, notify=progress.say)
     with (
         RunFolder.open(path, resume=resume is not None, what="training run") as folder,
         contextlib.ExitStack() as stack,
     ):
         log_file = logging.FileHandler(path / "run.log")
         logging.getLogger("envhub").addHandler(log_file)
+        stack.callback(log_file.close)
         stack.callback(logging.getLogger("envhub").removeHandler, log_file)
         saved = None
         if resume is not None:
@@ -68,7 +87,6 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
             saved = done[-1] if done else None
             metrics.forget_after(path, saved.step if saved is not None else -1)
         progress.say(f"run folder: {path}")
-        initial = resolve_model(config.model, notify=progress.say)
         source = initial if saved is None else resolve_model(str(saved.path))
         folder.write_config(config.model_dump(mode="json"))
         launcher = LocalLauncher()

@@ -94,8 +94,11 @@ class TorchStrategy(Strategy):
             lr=options.learning_rate,
             betas=options.betas,
         )
-        name = fast_dtype() if options.precision == "auto" else options.precision
-        self._autocast = None if name == "float32" else getattr(torch, name)
+        name = options.precision
+        if name == "auto":  # float16 would need its gradients scaled
+            fast = fast_dtype(self.device.type)
+            name = "bfloat16" if fast == "bfloat16" else "float32"
+        self._autocast = None if name == "float32" else torch.bfloat16
 
     def _mixed(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:

@@ -95,6 +95,7 @@ class OpenAIEngine(Engine):
             )
         self._budget = "max_tokens"
         self._key = ""
+        self._served = False
         self._client: httpx.AsyncClient | None = None
         self._random = random.Random()
         self._stats = EngineStats(extra={"retries": 0.0})
@@ -168,13 +169,18 @@ class OpenAIEngine(Engine):
         if status in _PASSING or status >= 500:
             remedy = "see the server's log" if status >= 500 else "lower the concurrency, or raise retries"
             raise _PassingError(self._answered(response), remedy, _retry_after(response))
+        if status in (400, 413, 422) and self._served:
+            # The endpoint works; this one request is what it cannot take (too long, filtered).
+            raise EngineFault(f"engine 'openai': {self._url} {self._answered(response)}")
         if status != 200:
             raise UserError(f"engine 'openai': {self._url} {self._answered(response)}; {self._remedy(status)}")
         try:
-            return _generation(response.json())
+            made = _generation(response.json())
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
             remedy = "check that base_url is an OpenAI-compatible endpoint"
             raise _PassingError(f"{self._answered(response)}, which is no chat completion", remedy) from problem
+        self._served = True
+        return made
 
     async def _post(self, body: Mapping[str, Any]) -> httpx.Response:
         if self._client is None:

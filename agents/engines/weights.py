@@ -34,6 +34,7 @@ def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> 
 
     Raises EngineFault when there is no room for it.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
@@ -44,7 +45,7 @@ def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> 
         ready = {key: value.detach().to("cpu", dtype).contiguous() for key, value in without_ties(tensors).items()}
         try:
             save_file(ready, path)
-        except OSError as problem:
+        except (OSError, SafetensorError) as problem:
             raise EngineFault(f"cannot hand over weights through {folder}: {problem}") from problem
         del ready
         yield path

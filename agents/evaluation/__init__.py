@@ -1,6 +1,6 @@
 """Evaluation: samples per task, pass@k, intervals clustered by task, faults with their denominators."""
 
-from envhub.agents.evaluation.run import EvalPlan, choose_tasks, evaluate
+from envhub.agents.evaluation.run import EvalPlan, choose_tasks, evaluate, still_valid
 from envhub.agents.evaluation.statistics import (
     Comparison,
     Interval,
@@ -23,5 +23,6 @@ __all__ = [
     "evaluate",
     "pass_at_k",
     "passes",
+    "still_valid",
     "summarise",
 ]

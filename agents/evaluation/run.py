@@ -41,6 +41,21 @@ def choose_tasks(tasks: TaskSet, split: str, count: int, seed: int) -> list[Task
     return [tasks.get(split, index, seed) for index in range(min(count or size or 1, size or count or 1))]
 
 
+def still_valid(plan: EvalPlan, tasks: Sequence[Task], done: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts of `done` that a plan need not run again: scored, of its tasks, by the same source of the environment."""
+    seeds = {task.id: task.seed for task in tasks}
+    kept = {
+        (rollout.task.id, rollout.member): rollout
+        for rollout in done
+        if rollout.outcome.is_scored
+        and rollout.environment == plan.spec.id
+        and rollout.content_hash == plan.spec.content_hash
+        and seeds.get(rollout.task.id) == rollout.task.seed
+        and rollout.member < plan.samples
+    }
+    return list(kept.values())
+
+
 async def evaluate(
     executor: Executor,
     plan: EvalPlan,
@@ -61,18 +76,10 @@ async def evaluate(
         concurrency=plan.concurrency, retries=plan.retries, minimum_group=1, ledger=ledger,
     )  # fmt: skip
     chosen = choose_tasks(pool.tasks, plan.split, plan.tasks, plan.seed)
-    wanted = {task.id: task.seed for task in chosen}
-    if len(wanted) < len(chosen):
+    if len({task.id for task in chosen}) < len(chosen):
         twice = next(task.id for i, task in enumerate(chosen) if task.id in {other.id for other in chosen[:i]})
         raise UserError(f"task set {pool.tasks.name!r} has two tasks of the id {twice!r}; ids tell tasks apart")
-    kept = {
-        (r.task.id, r.member): r
-        for r in done
-        if r.outcome.is_scored
-        and r.environment == plan.spec.id
-        and wanted.get(r.task.id) == r.task.seed
-        and r.member < plan.samples
-    }
+    kept = {(rollout.task.id, rollout.member): rollout for rollout in still_valid(plan, chosen, done)}
     missing = {task.id: [m for m in range(plan.samples) if (task.id, m) not in kept] for task in chosen}
     rollouts = list(kept.values())
     by_size: dict[int, list[Task]] = {}

@@ -90,6 +90,9 @@ def run(arguments: Sequence[str], *, debug: bool = False) -> int:
         result: Any = app.main(list(arguments), prog_name="envhub", standalone_mode=False)
     except click.exceptions.Exit as finished:
         return finished.exit_code
+    except click.exceptions.NoArgsIsHelpError as problem:
+        click.echo(problem.format_message())
+        return 0
     except click.UsageError as problem:
         return _failed(_usage(problem), 2, debug)
     except (KeyboardInterrupt, click.Abort):

@@ -1,7 +1,7 @@
 """Grade a submission: expected values stay here, and every comparison is made here."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,7 @@ async def grade_function(
     tests: Sequence[tuple[Sequence[Any], Any]],
     limits: SandboxLimits | None = None,
     tolerance: float | None = None,
+    same: Callable[[Any, Any], bool] | None = None,
 ) -> Report:
     """Call `entry` with each test's arguments and compare with its expected value.
 
@@ -103,6 +104,7 @@ async def grade_function(
         tests: Pairs of arguments and expected value.
         limits: Limits of the submission with all its tests; the defaults when None.
         tolerance: See `same_value`; only for tasks that declare one.
+        same: Compares (expected, actual) instead of `same_value`.
 
     Raises:
         EnvironmentFault: The sandbox failed; says nothing about the submission.
@@ -110,7 +112,9 @@ async def grade_function(
     results = await sandbox.calls(source, entry, [arguments for arguments, _ in tests], limits)
     tally = _Tally()
     for (arguments, expected), result in zip(tests, results, strict=True):
-        right = result.outcome is RunOutcome.ok and same_value(expected, result.value, tolerance)
+        right = result.outcome is RunOutcome.ok and (
+            same_value(expected, result.value, tolerance) if same is None else same(expected, result.value)
+        )
         got = result.value if result.outcome is RunOutcome.ok else ""
         tally.add(right, result.outcome, result.error, arguments, expected, got)
     return tally.report()

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 _BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
-_HASHES = re.compile(r"^\s*####\s*(\S.*?)\s*$", re.MULTILINE)
+_HASHES = re.compile(r"^[ \t]*####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _JOINED = re.compile(r"[\s.,;$]*(?:or|and|either)?[\s.,;$]*", re.IGNORECASE)
 _REDEFINES = re.compile(r"\\(?:def|newcommand|renewcommand|let|input|include)\b")
 THINK_CLOSE = "</think>"

@@ -90,7 +90,6 @@ _COMMANDS = frozenset(
         "mid",
         "left",
         "right",
-        "sum_",
         "lbrace",
         "rbrace",
         "langle",
@@ -193,6 +192,11 @@ def is_decimal(text: str) -> bool:
 def plain_text(text: str) -> str:
     r"""The words of an answer that is only text: `\text{(B)}` is `b`."""
     return _TEXT.sub(r"\1", text).strip().strip("().").strip().lower()
+
+
+def are_words(text: str) -> bool:
+    """Whether a plain text is words alone, such as `yes` or `b`."""
+    return re.fullmatch(r"[a-z]+(?: [a-z]+)*", text) is not None
 
 
 def _digit(char: str) -> int | None:

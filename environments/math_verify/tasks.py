@@ -115,14 +115,16 @@ def from_jsonl(path: Path, question: str, answer: str, eval_fraction: float) -> 
         if not gold:
             raise DataError(f"{path}, line {line}: the answer is empty")
         split = row.get("split", "")
+        if not isinstance(split, str):
+            raise DataError(f"{path}, line {line}: the split is {split!r}, not a name")
+        split = {"test": "eval", "validation": "eval"}.get(split, split)
         tasks.setdefault(split, []).append(Task(asked, gold, {"line": line}, id=f"{path.stem}:{line}"))
     name = f"math_verify/{path.name}"
     if set(tasks) == {""}:
         return ListTasks.split_by_hash(name, tasks[""], eval_fraction=eval_fraction)
     if "" in tasks:
         raise DataError(f"{path}: some rows have a 'split' column and some have none")
-    renamed = {"test": "eval", "validation": "eval"}
-    return ListTasks(name, {renamed.get(split, split): items for split, items in tasks.items()})
+    return ListTasks(name, tasks)
 
 
 def gold_answer(value: object) -> str:

@@ -4,7 +4,7 @@ import re
 
 from envhub.environments.math_verify.equivalence import kind
 from envhub.environments.math_verify.extract import extract
-from envhub.environments.math_verify.normal import exact_number, is_decimal, normalise, plain_text, refusal
+from envhub.environments.math_verify.normal import are_words, exact_number, is_decimal, normalise, plain_text, refusal
 from envhub.rewards import process_pool
 
 SECONDS = 3.0
@@ -29,7 +29,9 @@ async def same_answer(answer: str, gold: str) -> bool:
     answer, gold = normalise(answer), normalise(gold)
     if refusal(answer, gold):
         return False
-    if answer == gold or (plain_text(answer) == plain_text(gold) and plain_text(gold)):
+    if answer == gold:
+        return True
+    if are_words(plain_text(gold)) and plain_text(answer) == plain_text(gold):
         return True
     assigned = _ASSIGNMENT.match(answer)
     if assigned and "=" not in gold and "," not in assigned[1]:
@@ -39,7 +41,7 @@ async def same_answer(answer: str, gold: str) -> bool:
         return _same_number(*numbers, answer)
     if numbers[1] is not None and kind(answer) != "value":
         return False
-    if re.fullmatch(r"[A-Za-z]+", plain_text(gold)) and len(plain_text(gold)) > 1:
+    if are_words(plain_text(gold)) and len(plain_text(gold)) > 1:
         return False
     if (bool(re.search(r"[<>]|\\[lg]e", answer)) or "," in answer) and numbers[1] is not None:
         return False

@@ -16,7 +16,7 @@ from envhub.environments.sandbox_code.tasks import Tests, bank_tasks, from_jsonl
 from envhub.errors import UserError
 from envhub.limits import Limits
 from envhub.messages import Action, ActionLike, Message, Observation
-from envhub.sandbox import Report, RunOutcome, SandboxLimits, default_sandbox, grade_function
+from envhub.sandbox import Report, RunOutcome, SandboxLimits, default_sandbox, grade_function, same_value
 from envhub.single_turn import TaskEnvironment
 from envhub.tasks import Task, TaskSet
 
@@ -120,10 +120,11 @@ class SandboxCodeEnvironment(TaskEnvironment):
         sandbox = default_sandbox()
         await sandbox.start()
         preamble = self.task.info.get("preamble", "")
-        if preamble and not _imports(source):
-            source = f"{_imports(preamble)}\n{source}"
+        if preamble:
+            source = f"{preamble}\n{source}"
         if self.hidden.cases:
-            return await grade_function(sandbox, source, self.hidden.entry, self.hidden.cases, limits)
+            same = same_value if self.hidden.exact_types else _equal
+            return await grade_function(sandbox, source, self.hidden.entry, self.hidden.cases, limits, same=same)
         return await _grade_by_program(source, self.hidden, limits)
 
     def oracle(self) -> ActionLike | None:
@@ -138,8 +139,8 @@ async def _grade_by_program(source: str, hidden: Tests, limits: SandboxLimits) -
     guards the verdict against a program that ends early or prints what it likes, not against one that inspects frames.
     """
     token = secrets.token_hex(16)
-    body = "\n".join(f"    {line}" for line in hidden.program.splitlines())
-    program = f"{source}\n\n\ndef _check_{token}():\n{body}\n    return {token!r}\n"
+    run = f"exec(compile({hidden.program!r}, '<tests>', 'exec'), globals())"
+    program = f"{source}\n\n\ndef _check_{token}():\n    {run}\n    return {token!r}\n"
     (result,) = await default_sandbox().calls(program, f"_check_{token}", [[]], limits)
     passed = result.outcome is RunOutcome.ok and result.value == token
     outcome = "passed" if passed else "wrong" if result.outcome is RunOutcome.ok else result.outcome.value
@@ -165,7 +166,7 @@ def defines(source: str, entry: str) -> bool:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+        return re.search(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(entry)}\b", source, re.MULTILINE) is not None
     return any(
         (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == entry)
         or (isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == entry for t in node.targets))
@@ -173,9 +174,8 @@ def defines(source: str, entry: str) -> bool:
     )
 
 
-def _imports(source: str) -> str:
-    lines = source.splitlines()
-    return "\n".join(line for line in lines if line.startswith(("import ", "from ")))
+def _equal(expected: object, actual: object) -> bool:
+    return bool(expected == actual)
 
 
 def _feedback(report: Report, entry: str) -> str:

@@ -1,6 +1,8 @@
 """Coding tasks: the bundled bank, and JSON-lines files in the HumanEval and MBPP layouts."""
 
 import ast
+import builtins
+import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +21,14 @@ class Tests:
     """What a submission is held against. Never shown to the model, never inside the sandbox.
 
     `cases` are pairs of arguments and expected value for `entry`. `program` is a test program of a data file, which is
-    run together with the submission where no plain cases could be read from it.
+    run together with the submission where no plain cases could be read from it. Without `exact_types` values are compared
+    by `==` alone, as the assertions of data files do.
     """
 
     entry: str
     cases: tuple[tuple[tuple[Any, ...], Any], ...] = ()
     program: str = ""
+    exact_types: bool = True
 
 
 def bank_tasks(levels: Sequence[int], eval_fraction: float) -> TaskSet:
@@ -49,8 +53,8 @@ def _arguments(case: Sequence[Any]) -> str:
 def tests_of(task: Task) -> Tests:
     """The hidden tests of a task: its own cases, and some drawn by the task's seed against the reference solution."""
     if "level" not in task.info:
-        cases = tuple((tuple(arguments), value) for arguments, value in task.info["cases"])
-        return Tests(task.info["entry"], cases, task.info.get("program", ""))
+        cases = tuple(ast.literal_eval(case) for case in task.info["cases"])
+        return Tests(task.info["entry"], cases, task.info.get("program", ""), exact_types=False)
     item = _by_name()[task.info["name"]]
     rng = task.rng
     arguments = [*item.cases, *(item.draw(rng) for _ in range(DRAWN_TESTS))]
@@ -91,13 +95,14 @@ def _row_task(path: Path, line: int, row: Mapping[str, Any]) -> Task:
         program = f"{row['test']}\ncheck({entry})"
         solution, cases = row["prompt"] + (row.get("canonical_solution") or ""), []
         _parse(row["test"], where)
+        _parse(f"{row['prompt']}\n    pass\n", where, "prompt is")
     else:
         have = ", ".join(sorted(row)) or "none"
         raise DataError(f"{where}: neither the HumanEval layout (entry_point) nor MBPP's (test_list); it has {have}")
     _parse(program, where)
     if not entry:
         raise DataError(f"{where}: the first test calls no function")
-    preamble = row["prompt"] if "entry_point" in row else ""
+    preamble = _preamble(row["prompt"], entry) if "entry_point" in row else ""
     info = {
         "entry": entry,
         "solution": solution if row.get("canonical_solution") or row.get("code") else "",
@@ -108,23 +113,32 @@ def _row_task(path: Path, line: int, row: Mapping[str, Any]) -> Task:
     return Task(prompt, None, info, id=str(row.get("task_id", f"{path.stem}:{line}")))
 
 
-def _parse(source: str, where: str) -> None:
+def _preamble(prompt: str, entry: str) -> str:
+    """What a prompt defines beside the function that is asked for: imports, helpers, constants."""
+    nodes = ast.parse(f"{prompt}\n    pass\n").body
+    return "\n".join(ast.unparse(node) for node in nodes if getattr(node, "name", None) != entry)
+
+
+def _parse(source: str, where: str, what: str = "tests are") -> None:
     try:
         ast.parse(source)
     except SyntaxError as problem:
-        raise DataError(f"{where}: the tests are no Python: {problem.msg}") from None
+        raise DataError(f"{where}: the {what} no Python: {problem.msg}") from None
 
 
 def _called(assertion: str) -> str:
     """The first function that an assertion calls and that is no builtin."""
     for name in re.findall(r"([A-Za-z_]\w*)\s*\(", assertion):
-        if name not in ("set", "sorted", "len", "list", "tuple", "abs", "str", "int", "round", "assert", "isclose"):
+        if not hasattr(builtins, name) and not keyword.iskeyword(name) and name != "isclose":
             return str(name)
     return ""
 
 
-def _plain_cases(tests: Sequence[str], entry: str) -> list[Any]:
-    """Assertions of the form `f(literal, …) == literal` as (arguments, value) pairs; empty when one is of another form."""
+def _plain_cases(tests: Sequence[str], entry: str) -> list[str]:
+    """Assertions of the form `f(literal, …) == literal` as the text of (arguments, value) literals.
+
+    Empty when one is of another form, or holds a value that a sandbox does not hand over.
+    """
     cases = []
     for test in tests:
         try:
@@ -135,8 +149,17 @@ def _plain_cases(tests: Sequence[str], entry: str) -> list[Any]:
             call = comparison.left
             assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == entry
             assert not call.keywords and len(comparison.comparators) == 1
-            arguments = [ast.literal_eval(argument) for argument in call.args]
-            cases.append((arguments, ast.literal_eval(comparison.comparators[0])))
-        except (AssertionError, SyntaxError, ValueError, IndexError):
+            pair = tuple(ast.literal_eval(item) for item in call.args), ast.literal_eval(comparison.comparators[0])
+            assert _travels(pair)
+            cases.append(repr(pair))
+        except (AssertionError, SyntaxError, ValueError, TypeError, IndexError, MemoryError, RecursionError):
             return []
     return cases
+
+
+def _travels(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_travels, value))
+    if isinstance(value, dict):
+        return all(_travels(item) for pair in value.items() for item in pair)
+    return value is None or type(value) in (bool, int, float, str)

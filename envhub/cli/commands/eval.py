@@ -51,25 +51,30 @@ _FREE = ("concurrency", "retries", "pass_reward", "engine", "engine_options")
 def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: bool, **values: Any) -> int:
     config: EvalConfig = validate_config(EvalConfig, given(EvalConfig, values), "the evaluation")
     ks = _numbers(k)
+    if ks and max(ks) > config.samples:
+        raise UserError(f"pass@{max(ks)} needs --samples {max(ks)} or more, not {config.samples}")
     path = output or _next_folder(config)
     resume = (path / "config.json").is_file()
     say = (lambda text: None) if as_json else click.echo
     with RunFolder.open(path, resume=resume, what="evaluation") as folder:
         file = path / "rollouts.jsonl"
+        if resume:
+            _check_kind(folder)
+        earlier = load_evaluation(baseline) if baseline is not None else None
         with JsonlWriter(file) as writer, RolloutStore(path / "rollouts.sqlite") as store:
             done = list(read_rollouts(file))  # after the writer has cut off what an interrupted run left unfinished
             if done:
                 _check_same(config, folder)
             folder.write_config(config.model_dump(mode="json"))
             rollouts = asyncio.run(_evaluate(config, done, writer, store, say))
-        return _report(config, rollouts, path, ks, baseline, as_json)
+        return _report(config, rollouts, path, ks, (baseline, earlier), as_json)
 
 
 async def _evaluate(
     config: EvalConfig, done: list[Rollout], writer: JsonlWriter, store: RolloutStore, say: Callable[[str], Any]
 ) -> list[Rollout]:
     from envhub.agents.engines import SamplingParams
-    from envhub.agents.evaluation import EvalPlan, choose_tasks, evaluate
+    from envhub.agents.evaluation import EvalPlan, choose_tasks, evaluate, still_valid
     from envhub.agents.executors import Watchdog
     from envhub.agents.session import open_agent
     from envhub.driver import Driver
@@ -90,15 +95,14 @@ async def _evaluate(
         config.retries,
     )  # fmt: skip
     total = len(tasks) * config.samples
-    have = {(r.task.id, r.member) for r in done if r.outcome.is_scored}
-    wanted = {(task.id, member) for task in tasks for member in range(config.samples)}
-    if wanted <= have:
+    kept = still_valid(plan, tasks, done)
+    if len(kept) == total:
         say(f"all {total} rollouts are there already")
-        return await evaluate(_NoExecutor(), plan, done=done)  # type: ignore[arg-type]
-    if have:
-        say(f"{len(wanted & have)} of {total} rollouts are there already")
+        return kept
+    if kept:
+        say(f"{len(kept)} of {total} rollouts are there already")
     say(f"evaluating {config.model} on {found.id}: {len(tasks)} tasks x {config.samples}")
-    finished = len(wanted & have)
+    finished = len(kept)
 
     def record(rollout: Rollout) -> None:
         nonlocal finished
@@ -115,21 +119,21 @@ async def _evaluate(
         return await evaluate(agent.executor, plan, done=done, on_rollout=record)
 
 
-class _NoExecutor:
-    """Stands in where there is nothing left to run."""
-
-
 def _report(
-    config: EvalConfig, rollouts: list[Rollout], path: Path, ks: list[int], baseline: Path | None, as_json: bool
-) -> int:
+    config: EvalConfig, rollouts: list[Rollout], path: Path, ks: list[int],
+    baseline: tuple[Path | None, list[Rollout] | None], as_json: bool,
+) -> int:  # fmt: skip
     from envhub.agents.evaluation import compare, summarise
     from envhub.home import write_atomically
 
     summary = summarise(rollouts, ks=ks, pass_reward=config.pass_reward)
     values = summary.to_dict()
-    if baseline is not None:
-        comparison = compare(load_evaluation(baseline), rollouts)
-        values["baseline"] = {"path": str(baseline), "difference": comparison.difference.mean, "tasks": comparison.tasks,
+    first, earlier = baseline
+    if earlier is not None:
+        comparison = compare(earlier, rollouts)
+        if not comparison.tasks:
+            raise UserError(f"{first} and this evaluation share no scored task")
+        values["baseline"] = {"path": str(first), "difference": comparison.difference.mean, "tasks": comparison.tasks,
                               "low": comparison.difference.low, "high": comparison.difference.high}  # fmt: skip
     write_atomically(path / "summary.json", json.dumps(values, indent=2) + "\n")
     if as_json:
@@ -138,8 +142,8 @@ def _report(
         from envhub.cli.tables import print_comparison, print_summary
 
         print_summary(summary, f"{config.model} on {config.env} ({config.split})")
-        if baseline is not None:
-            print_comparison(comparison, str(baseline), str(path))
+        if earlier is not None:
+            print_comparison(comparison, str(first), str(path))
         click.echo(f"results: {path}")
     return 0 if summary.scored else 1
 
@@ -150,6 +154,12 @@ def load_evaluation(path: Path) -> list[Rollout]:
     if not file.is_file():
         raise UserError(f"there is no evaluation in {path}: it has no rollouts.jsonl")
     return list(read_rollouts(file))
+
+
+def _check_kind(folder: RunFolder) -> None:
+    unknown = folder.read_config().keys() - EvalConfig.model_fields.keys()
+    if unknown:
+        raise UserError(f"{folder.path} holds another kind of run, not an evaluation; give another --output")
 
 
 def _check_same(config: EvalConfig, folder: RunFolder) -> None:

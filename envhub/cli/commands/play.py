@@ -9,8 +9,10 @@ from envhub.cli.options import pairs
 from envhub.driver import Driver
 from envhub.errors import ModelFault
 from envhub.messages import Action, Observation, ToolCall
+from envhub.offload import ThreadHost
 from envhub.registry import spec as find_spec
 
+_PATIENCE = 7 * 24 * 3600.0
 _HELP = (
     "Type your answer and press return. For several lines, put a line of three quotes before and after them.\n"
     "/oracle plays the environment's own answer, /call TOOL {JSON} calls a tool, /quit ends."
@@ -29,6 +31,8 @@ def command(environment: str, config: tuple[str, ...], split: str, index: int, s
 
 async def _play(driver: Driver, split: str, index: int, seed: int) -> None:
     total, turns = 0.0, 0
+    driver.step_seconds = driver.limits.step_seconds
+    reader = ThreadHost("envhub-play")  # a daemon thread: an interrupt does not wait for the line that it reads
     try:
         task = driver.tasks.get(split, index, seed)
     except IndexError as problem:
@@ -38,7 +42,7 @@ async def _play(driver: Driver, split: str, index: int, seed: int) -> None:
         click.echo(_HELP + "\n")
         _show(observation)
         while turns < driver.limits.max_turns:
-            action = await asyncio.to_thread(_read, turns)
+            action = await reader.call(_read, turns, deadline=_PATIENCE, what="the person")
             if action is None:
                 break
             if action == "/oracle":
@@ -64,6 +68,7 @@ async def _play(driver: Driver, split: str, index: int, seed: int) -> None:
             click.echo(f"truncated: the limit is {driver.limits.max_turns} turns")
         click.secho(f"total reward {total:g} in {turns} turns", bold=True)
     finally:
+        reader.close()
         await driver.close()
 
 

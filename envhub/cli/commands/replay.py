@@ -18,11 +18,15 @@ from envhub.rollout import Rollout
 @click.argument("rollouts", nargs=-1)
 @click.option("--most", default=0, type=click.IntRange(0), help="Replay at most so many (0: all).")
 def command(record: Path, rollouts: tuple[str, ...], most: int) -> int:
+    return asyncio.run(_replay(record, rollouts, most))
+
+
+async def _replay(record: Path, rollouts: tuple[str, ...], most: int) -> int:
     from envhub.replay import replay
 
     differing = count = 0
     for rollout in islice(_chosen(record, rollouts), most or None):
-        report = asyncio.run(replay(rollout))
+        report = await replay(rollout)
         count += 1
         name = f"{rollout.id} ({rollout.task.id})"
         changed = "; the environment's source has changed since" if report.source_changed else ""

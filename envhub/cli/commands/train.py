@@ -37,9 +37,11 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
         chosen = {**read_json(resume / "config.json"), **chosen}
     resolved = resolve(chosen, file=config)
     if dry_run:
+        from envhub.agents.models import resolve_model
         from envhub.trainer.run import plan
 
         plan(resolved)
+        resolve_model(resolved.model)
         click.echo(json.dumps(resolved.model_dump(mode="json"), indent=2))
         return 0
     from envhub.trainer.run import train

@@ -67,7 +67,9 @@ async def test_the_single_turn_executor_plays_one_turn_like_the_other(counter, e
     multi = await executor_of(lambda m, r: "stop").run(counter, task)
     assert single.outcome is multi.outcome is Outcome.FINISHED
     assert single.trajectory == multi.trajectory
-    assert (await executor_of(lambda m, r: "go", SingleTurnExecutor).run(counter, task)).outcome is Outcome.TRUNCATED_TURNS
+    assert (
+        await executor_of(lambda m, r: "go", SingleTurnExecutor).run(counter, task)
+    ).outcome is Outcome.TRUNCATED_TURNS
 
 
 @pytest.mark.parametrize("per_turn", [1, 3, 10])
