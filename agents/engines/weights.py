@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,19 +31,22 @@ def without_ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, "torch.Tens
 
 @contextlib.contextmanager
 def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> Iterator[Path]:
-    """A safetensors file of the tensors in `dtype`, in shared memory where there is any, removed at the end.
+    """A safetensors file of the tensors in `dtype`, in shared memory where it has room, removed at the end.
 
     Raises EngineFault when there is no room for it.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    tensors = without_ties(tensors)
+    size = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
+    roomy = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free > size + 2**20
+    folder = SHARED_MEMORY if roomy else Path(tempfile.gettempdir())
     handle, name = tempfile.mkstemp(prefix="envhub-weights-", suffix=".safetensors", dir=folder)
     os.close(handle)
     path = Path(name)
     try:
-        ready = {key: value.detach().to("cpu", dtype).contiguous() for key, value in without_ties(tensors).items()}
+        ready = {key: value.detach().to("cpu", dtype).contiguous() for key, value in tensors.items()}
         try:
             save_file(ready, path)
         except (OSError, SafetensorError) as problem:

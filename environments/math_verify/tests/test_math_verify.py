@@ -118,3 +118,16 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: bytes, sa
 def test_an_unknown_family_is_refused_with_the_nearest():
     with pytest.raises(UserError, match="did you mean 'addition'"):
         _ = envhub.make("math_verify", families=["adition"]).tasks
+
+
+@pytest.mark.parametrize(("answer", "gold"), [(".5", "5"), ("5", ".5"), (".25", "25"), ("-.5", "5")])
+async def test_looks_alone_make_no_answer_right(answer: str, gold: str):
+    assert not await is_right(rf"\boxed{{{answer}}}", gold)
+
+
+def test_splits_of_a_file_are_kept_together(tmp_path: Path):
+    file = tmp_path / "q.jsonl"
+    rows = [{"question": f"{i}?", "answer": i, "split": ("train", "test", "validation")[i % 3]} for i in range(9)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    tasks = MathVerifyEnvironment(data=file).tasks
+    assert (tasks.size("train"), tasks.size("eval")) == (3, 6)

@@ -136,3 +136,39 @@ def test_an_unknown_level_or_key_is_refused():
         _ = SandboxCodeEnvironment(levels=[9]).tasks
     with pytest.raises(ConfigError, match="did you mean 'tries'"):
         SandboxCodeEnvironment(trys=3)
+
+
+CYCLE = {
+    "task_id": "X/1", "entry_point": "decode",
+    "prompt": "from typing import (\n    List,\n)\n\ndef encode(s: str) -> str:\n    return s[::-1]\n\n"
+              "def decode(s: str) -> str:\n    \"\"\"Undo encode.\"\"\"\n",
+    "canonical_solution": "    return encode(s)\n",
+    "test": "def check(candidate):\n    text = \"\"\"a\nb\"\"\"\n    assert candidate(encode(text)) == text\n",
+}  # fmt: skip
+
+
+async def test_what_a_prompt_defines_is_there_for_submission_and_tests(tmp_path: Path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps(CYCLE) + "\n")
+    for code in ("import math\ndef decode(s: str) -> str:\n    x: List = []\n    return encode(s)", None):
+        environment = await begin(data=file)
+        answer = environment.oracle() if code is None else code
+        assert (await environment.step(answer))[4]["solved"]
+
+
+async def test_a_data_files_assertions_compare_as_python_does(tmp_path: Path):
+    row = {"text": "Triple.", "test_list": ["assert triple(4) == 12", "assert triple(1) == 3"]}
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps(row) + "\n" + json.dumps({"text": "s", "test_list": ["assert s([1]) == {1}"]}) + "\n")
+    tasks = SandboxCodeEnvironment(data=file).tasks
+    by_entry = {t.info["entry"]: t for split in tasks.splits for t in tasks.iterate(split)}
+    for entry, code in (("triple", "def triple(x):\n    return 3.0 * x"), ("s", "def s(x):\n    return set(x)")):
+        environment = SandboxCodeEnvironment(data=file)
+        await environment.reset(options={"task": by_entry[entry]})
+        assert (await environment.step(code))[4]["solved"], entry
+
+
+async def test_code_that_does_not_parse_is_told_so():
+    environment = await begin()
+    observation, reward, _, _, info = await environment.step(f"def {environment.hidden.entry}(:\n")
+    assert reward == 0.0 and "syntax error" in observation and "syntax_error" in info["tests"]
