@@ -178,7 +178,7 @@ class Trainer:
         dropped = f", {values['dropped']:.0f} dropped" if values["dropped"] else ""
         self.progress.say(
             f"step {self.step}/{self.config.steps}  reward {values['reward']:.3f}  passed {values['passed']:.2f}  "
-            f"loss {values.get('loss', math.nan):+.4f}  tokens {values['sampled_tokens']:.0f}{dropped}  "
+            f"gradient {values.get('gradient_norm', math.nan):.2f}  tokens {values['sampled_tokens']:.0f}{dropped}  "
             f"rollouts {values['rollout_seconds']:.1f} s  update {values['update_seconds']:.1f} s  "
             f"weights {values['transfer_seconds']:.1f} s"
         )

