@@ -23,7 +23,9 @@ class Guardian:
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
         command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), self.mark]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
     @property
     def variables(self) -> dict[str, str]:

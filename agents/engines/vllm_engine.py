@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.guardian import Guardian
 from envhub.agents.engines.precision import fast_dtype
 from envhub.agents.engines.weights import shapes_of, shared_file
 from envhub.environment import validate_config
@@ -61,7 +62,7 @@ class _Output:
 
 
 class VllmEngine(Engine):
-    """Runs a model folder in vLLM's AsyncLLM, which lives in a process of its own.
+    """Runs a model folder in vLLM's AsyncLLM, which lives in processes of its own; they end with this one.
 
     A weight update pauses the scheduler, loads the tensors, forgets every cached prefix (running requests compute
     theirs anew), counts the version, and resumes.
@@ -77,6 +78,7 @@ class VllmEngine(Engine):
         self._updating = asyncio.Lock()
         self._paused = False
         self._in_flight: set[str] = set()
+        self._guardian: Guardian | None = None
         self._shapes: dict[str, tuple[int, ...]] | None = None
         self._closed = False
 
@@ -94,9 +96,9 @@ class VllmEngine(Engine):
         self._closed = False
         try:
             async with asyncio.timeout(self.options.start_seconds):
-                with _quiet(), _environment(self._variables(on_cpu)):
+                self._guardian = Guardian()
+                with _quiet(), _environment({**self._variables(on_cpu), **self._guardian.variables}):
                     self._llm = await asyncio.to_thread(self._make, on_cpu)
-                await self._llm.collective_rpc("envhub_follow", timeout=60, args=(os.getpid(),))
         except TimeoutError:
             await self.close()
             raise EngineFault(f"vLLM did not start within {self.options.start_seconds:g} s") from None
@@ -264,12 +266,15 @@ class VllmEngine(Engine):
     async def close(self) -> None:
         self._closed = True
         llm, self._llm = self._llm, None
+        guardian, self._guardian = self._guardian, None
         if llm is not None:
             with _quiet():
                 await _let_go(llm, list(self._in_flight))
                 await asyncio.to_thread(llm.shutdown)
             del llm
             gc.collect()  # it sits in reference cycles, and complains when it is freed as late as at exit
+        if guardian is not None:
+            await asyncio.to_thread(guardian.close)
 
     def _running(self) -> Any:
         if self._llm is None:

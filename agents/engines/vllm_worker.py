@@ -1,11 +1,5 @@
 """What envhub adds to vLLM's worker process. Imported there only, by its name."""
 
-import contextlib
-import os
-import select
-import signal
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +9,6 @@ class WorkerExtension:
 
     model_runner: Any
     vllm_config: Any
-
-    def envhub_follow(self, run: int) -> bool:
-        """End this process, and vLLM's core process above it, when the run's process ends, however it ends (Linux).
-
-        vLLM itself does not notice the death of the process that drives it. Returns whether it can be watched.
-        """
-        if sys.platform != "linux":
-            return False
-        try:
-            watched = os.pidfd_open(run)
-        except OSError:
-            return False
-        core = os.getppid()
-        threading.Thread(target=_end_with, args=(watched, run, core), name="envhub-follow", daemon=True).start()
-        return True
 
     def envhub_load(self, path: str) -> int:
         """Load every tensor of a safetensors file or folder over the model's weights; returns how many."""
@@ -49,14 +28,6 @@ class WorkerExtension:
             self.model_runner.reload_weights(weights_iterator=counted())
             _repack_tied(self.model_runner.get_model())
         return count
-
-
-def _end_with(watched: int, run: int, core: int) -> None:
-    select.select([watched], [], [])  # readable once the process has ended
-    if core not in (run, 1):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(core, signal.SIGKILL)
-    os._exit(1)
 
 
 def _repack_tied(model: Any) -> None:

@@ -1,0 +1,132 @@
+"""What the executors leave of vLLM's speed: rollouts through the pool against the same requests given to vLLM directly.
+
+Both run on one engine instance with the same prompts, lengths and sampling; the environment answers at once and every
+turn has the same number of tokens. Tokens a second of wall time, in ABBA order.
+
+    python -m benchmarks.engine_throughput [--model tiny] [--tokens 64] [--prompts 64] [--rounds 4] [--json]
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from benchmarks.measure import Row, at_least, ratio, report
+from envhub import Limits
+from envhub.agents.engines import SamplingParams, make_engine
+from envhub.agents.executors import MultiTurnExecutor, RolloutPool
+from envhub.agents.models import resolve_model
+from envhub.agents.rendering import load_renderer
+from envhub.environment import Environment
+from envhub.specs import EnvironmentSpec
+
+BAR = 0.95
+QUESTION = "I am thinking of a number between 1 and 100. Guess it, and say why you guess so."
+SAMPLING = SamplingParams(ignore_eos=True)
+
+
+class OneQuestion(Environment):
+    """Asks once and takes any answer."""
+
+    async def reset(self, *, seed=None, options=None):
+        return QUESTION, {}
+
+    async def step(self, action):
+        return "Thank you.", 1.0, True, False, {}
+
+
+SPEC = EnvironmentSpec("one_question", "benchmarks.engine_throughput:OneQuestion")
+
+
+async def abba(
+    first: Callable[[], Awaitable[float]], second: Callable[[], Awaitable[float]], rounds: int
+) -> tuple[list[float], list[float]]:
+    """As `benchmarks.measure.abba`, of coroutines."""
+    a: list[float] = []
+    b: list[float] = []
+    for _ in range(rounds):
+        a.append(await first())
+        b.append(await second())
+        b.append(await second())
+        a.append(await first())
+    return a, b
+
+
+async def measure(model: str, prompts: int, tokens: int, rounds: int) -> int:
+    """Run all of it on one engine; 1 when the bar is missed."""
+    from vllm import SamplingParams as VllmSampling
+    from vllm.sampling_params import RequestOutputKind
+
+    folder = resolve_model(model).path
+    engine = make_engine("vllm", str(folder), options={"max_context": 1024, "max_batch": prompts})
+    await engine.start()
+    try:
+        renderer = load_renderer(folder)
+        pool = RolloutPool(
+            MultiTurnExecutor(engine, renderer), SPEC, limits=Limits(max_turn_tokens=tokens), sampling=SAMPLING,
+            concurrency=prompts,
+        )  # fmt: skip
+        task = pool.tasks.get("train", 0)
+        group = await pool.run_group(task, 1)
+        ids = group.rollouts[0].trajectory.path_ids(0)
+
+        async def through_pool() -> float:
+            began = time.perf_counter()
+            group = await pool.run_group(task, prompts)
+            spent = time.perf_counter() - began
+            assert sum(turn.sampled_tokens for rollout in group.rollouts for turn in rollout.turns) == prompts * tokens
+            return prompts * tokens / spent
+
+        number = 0
+
+        async def one() -> int:
+            nonlocal number
+            number += 1
+            sampling = VllmSampling(
+                temperature=1.0, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False,
+                output_kind=RequestOutputKind.DELTA,
+            )  # fmt: skip
+            count = 0
+            # The very instance that the engine holds, so that both sides share its caches and threads.
+            async for part in engine._llm.generate({"prompt_token_ids": list(ids)}, sampling, f"direct-{number}"):
+                count += len(part.outputs[0].token_ids)
+            return count
+
+        async def direct() -> float:
+            began = time.perf_counter()
+            counts = await asyncio.gather(*[one() for _ in range(prompts)])
+            spent = time.perf_counter() - began
+            assert sum(counts) == prompts * tokens
+            return prompts * tokens / spent
+
+        await through_pool()
+        await direct()
+        ours, theirs = await abba(through_pool, direct, rounds)
+        first, second = await abba(direct, direct, max(1, rounds // 2))
+    finally:
+        await engine.close()
+    rows = [
+        Row(f"rollouts of {model}, {prompts} at once, {tokens} tokens each", statistics.median(ours), "tokens/s"),
+        Row("vLLM driven directly", statistics.median(theirs), "tokens/s"),
+        at_least(f"rollouts against direct (median of {len(ours)} pairs)", ratio(ours, theirs), "ratio", BAR),
+        Row("direct against itself (A/A)", ratio(first, second), "ratio"),
+    ]
+    return report("engine throughput", rows)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=4, help="of four measurements each: two pairs")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    return asyncio.run(measure(given.model, given.prompts, given.tokens, given.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
