@@ -30,6 +30,11 @@ if arguments[:1] == ["train"]:
         arguments += ["--preset", "test", "--model", "tiny", "--engine", "transformers", "--no-tensorboard"]
         arguments += ["--steps", "2", "--tasks-per-step", "2", "--group-size", "4", "--max-turn-tokens", "16"]
 elif arguments[:1] == ["eval"] and not any(item.startswith("scripted:") for item in arguments):
+    if any(item.startswith("openai:") for item in arguments):  # no endpoint is there to be asked
+        arguments = ["scripted:random" if item.startswith("openai:") else item for item in arguments]
+        arguments += ["--tasks", "2"]
+        from envhub.cli.app import main
+        main(arguments)
     arguments = ["tiny" if item == "smollm2" else item for item in arguments]
     arguments += ["--engine", "transformers", "--tasks", "2", "--max-turn-tokens", "16"]
 from envhub.cli.app import main

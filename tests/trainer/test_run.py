@@ -83,7 +83,7 @@ def test_the_weights_that_were_saved_are_not_those_it_began_with(tmp_path: Path,
 @pytest.mark.parametrize("algo", ["reinforce_baseline", "rloo"])
 def test_training_raises_the_reward(tmp_path: Path, letters: str, algo: str):
     folder = run(
-        tmp_path / "run", letters, algo=algo, steps=12, group_size=8, tasks_per_step=4, eval_tasks=0, learning_rate=3e-3,
+        tmp_path / "run", letters, algo=algo, steps=24, group_size=8, tasks_per_step=4, eval_tasks=0, learning_rate=3e-3,
         max_turn_tokens=12,
     )  # fmt: skip
     rewards = [row["reward"] for row in read_metrics(folder)]
