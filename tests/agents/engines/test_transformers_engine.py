@@ -22,8 +22,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest.fixture(scope="module")
 def reference() -> Iterator[Reference]:
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the engine and the reference compute at once; their threads would wait for each other
     with torch.no_grad():
         yield Reference()
+    torch.set_num_threads(threads)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
