@@ -49,7 +49,7 @@ class TrainConfig(BaseModel):
     concurrency: int = Field(64, ge=1, description="rollouts that run at once")
     retries: int = Field(2, ge=0, description="new attempts after a fault")
 
-    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
     max_turns: int | None = Field(None, ge=1, description="turns of an episode (default: the environment's)")
     max_turn_tokens: int | None = Field(None, ge=1, description="sampled tokens of a turn (default: the environment's)")
     max_episode_tokens: int | None = Field(None, ge=1, description="sampled tokens of an episode")
@@ -70,7 +70,7 @@ class TrainConfig(BaseModel):
     eval_tasks: int = Field(64, ge=0, description="held-out tasks before and after (0: no evaluation)")
     eval_samples: int = Field(1, ge=1, description="samples of each held-out task")
     eval_every: int = Field(0, ge=0, description="also evaluate after every so many steps (0: only before and after)")
-    eval_temperature: float | None = Field(None, ge=0, description="of the evaluation (default: as in training)")
+    eval_temperature: float | None = Field(None, ge=0, le=2, description="of the evaluation (default: as in training)")
 
     output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
     save_every: int = Field(0, ge=0, description="checkpoint after every so many steps (0: only at the end)")

@@ -31,7 +31,7 @@ class EvalConfig(BaseModel):
     tasks: int = Field(32, ge=0, description="how many tasks (0: all of a finite split)")
     samples: int = Field(1, ge=1, description="samples of each task")
     seed: int = Field(0, ge=0, description="data seed")
-    temperature: float | None = Field(None, ge=0, description="default: 0 for one sample of a task, 1 for several")
+    temperature: float | None = Field(None, ge=0, le=2, description="default: 0 for one sample of a task, 1 for several")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus of the distribution")
     top_k: int = Field(0, ge=0, description="most likely tokens to choose from (0: all)")
     max_turns: int | None = Field(None, ge=1, description="turns of an episode (default: the environment's)")
