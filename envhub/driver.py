@@ -44,7 +44,15 @@ class Driver:
     at a time; `close` always.
     """
 
-    def __init__(self, spec: EnvironmentSpec, config: Mapping[str, Any] | None = None, *, step_seconds: float = 60.0):
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        config: Mapping[str, Any] | None = None,
+        *,
+        step_seconds: float = 60.0,
+        environment: Environment | None = None,
+    ) -> None:
+        """`environment` is an instance to drive, instead of one that is made; it is used in this process only."""
         self.spec = spec
         self.environment_class = spec.load()
         self.config = {**spec.config, **(config or {})}
@@ -53,7 +61,7 @@ class Driver:
             raise UserError(f"environment {spec.id!r}: isolation is thread or process, not {self.isolation!r}")
         self.step_seconds = step_seconds
         # The configuration is checked here in any case, so that a mistake in it is the user's and not a fault.
-        self._environment: Environment = self.environment_class(self.config)
+        self._environment = self.environment_class(self.config) if environment is None else environment
         self._process = ProcessHost(spec.id) if self.isolation == "process" else None
         self._thread: ThreadHost | None = None
         self._made = False

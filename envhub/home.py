@@ -21,17 +21,12 @@ def home() -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file beside the old one, sync it, then rename it over the old one. Raises UserError."""
-    write_bytes_atomically(path, text.encode("utf-8"))
-
-
-def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """`write_atomically` for bytes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                file.write(text.encode("utf-8"))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, path)

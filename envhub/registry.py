@@ -34,19 +34,20 @@ class RegistryWarning(UserWarning):
 
 def parse_id(text: str) -> tuple[str, int | None]:
     """`(name with namespace, version or None)`. Raises UserError for what is no id."""
-    for parsed in _read_id(text):
-        return parsed
-    raise UserError(f"{text!r} is no environment id; ids look like my_env, my_env-v1 or namespace/my_env-v1")
+    parsed = _read_id(text)
+    if parsed is None:
+        raise UserError(f"{text!r} is no environment id; ids look like my_env, my_env-v1 or namespace/my_env-v1")
+    return parsed
 
 
-def _read_id(text: str) -> list[tuple[str, int | None]]:
-    """What `parse_id` gives, in a list that is empty for what is no id (a package may publish any name)."""
+def _read_id(text: str) -> tuple[str, int | None] | None:
+    """What `parse_id` gives, None for what is no id (a package may publish any name)."""
     match = _ID.fullmatch(text)
     if match is None or looks_like_path(text):
-        return []
+        return None
     name, version = match["name"], match["version"]
     full = f"{match['namespace']}/{name}" if match["namespace"] else name
-    return [(full, None if version is None else int(version))]
+    return full, None if version is None else int(version)
 
 
 def make(environment: "str | EnvironmentSpec | type[Environment]", **config: Any) -> Environment:
@@ -73,7 +74,8 @@ def spec(name: str) -> EnvironmentSpec:
         return spec_of_path(name)
     wanted, version = parse_id(name)
     known = all_specs()
-    versions = {number: found for found in known.values() for base, number in _read_id(found.id) if base == wanted}
+    parsed = [(_read_id(found.id), found) for found in known.values()]
+    versions = {name[1]: found for name, found in parsed if name is not None and name[0] == wanted}
     if version not in versions and (version is not None or not versions):
         if versions:
             have = ", ".join(sorted(found.id for found in versions.values()))

@@ -193,10 +193,8 @@ class GymnasiumView(gymnasium.Env[str, ActionLike]):
             raise UserError(f"as_gymnasium takes an Environment, its class or an EnvironmentSpec, not {given!r:.80}")
         config = given.config.model_dump() if isinstance(given, Environment) else {}
         spec = _LoadedSpec(cls.name, f"{cls.__module__}:{cls.__qualname__}", config, environment_class=cls)
-        driver = Driver(spec, step_seconds=cls.limits.step_seconds)
-        if isinstance(given, Environment):
-            driver._environment = given  # the very instance, whatever state its author gave it
-        return driver
+        instance = given if isinstance(given, Environment) else None  # whatever state its author gave it
+        return Driver(spec, step_seconds=cls.limits.step_seconds, environment=instance)
 
     def _draw(self, options: Mapping[str, Any]) -> Task:
         for key in options:

@@ -1,7 +1,7 @@
 """From groups of rollouts to rows of tokens with advantages, and to micro-batches."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class Rows:
     def action_tokens(self) -> int:
         """How many tokens are trained."""
         return int(self.mask.sum())
+
+    def numbered(self) -> "Rows":
+        """The same rows, each its own owner: for finding the rows of a micro-batch again."""
+        return replace(self, owner=torch.arange(len(self)))
 
     def select(self, rows: Sequence[int]) -> "Rows":
         """Some rows, cut to the longest of them."""

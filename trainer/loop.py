@@ -188,12 +188,10 @@ class Trainer:
         config = self.config
         if not config.eval_tasks:
             return
-        size = self.pool.tasks.size(config.eval_split) if config.eval_split in self.pool.tasks.splits else None
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
         plan = EvalPlan(
-            self.spec, config.env_config, config.eval_split, min(config.eval_tasks, size or config.eval_tasks),
-            config.eval_samples, config.seed, SamplingParams(temperature=temperature), self.limits,
-            config.concurrency, config.retries,
+            self.spec, config.env_config, config.eval_split, config.eval_tasks, config.eval_samples, config.seed,
+            SamplingParams(temperature=temperature), self.limits, config.concurrency, config.retries,
         )  # fmt: skip
         begun = time.monotonic()
         async with self.progress.during(lambda: f"evaluation {when}"):

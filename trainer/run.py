@@ -17,7 +17,7 @@ from envhub.agents.session import open_agent
 from envhub.driver import Driver
 from envhub.errors import UserError
 from envhub.limits import Limits
-from envhub.records import RolloutStore, RunFolder
+from envhub.records import RolloutStore, RunFolder, numbered_folder
 from envhub.registry import spec as find_spec
 from envhub.specs import EnvironmentSpec
 from envhub.trainer import checkpoint, metrics
@@ -154,8 +154,4 @@ def _tokenizer(path: Path) -> Any:
 
 def next_folder(environment: str, algorithm: str, root: Path = Path("runs")) -> Path:
     """The first free `runs/ENVIRONMENT-ALGORITHM-N`."""
-    stem = f"{environment.replace('/', '.')}-{algorithm}"
-    number = 1
-    while (root / f"{stem}-{number}").exists():
-        number += 1
-    return root / f"{stem}-{number}"
+    return numbered_folder(root, f"{environment.replace('/', '.')}-{algorithm}")

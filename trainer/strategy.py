@@ -117,9 +117,7 @@ class TorchStrategy(Strategy):
         if scorer is None:
             raise ValueError("this strategy holds no reference")
         out = torch.zeros(rows.token_ids.shape)
-        indexed = rows.select(range(len(rows)))
-        indexed.owner = torch.arange(len(rows))
-        for part in micro_batches(indexed, self.options.micro_tokens):
+        for part in micro_batches(rows.numbered(), self.options.micro_tokens):
             logprobs, _ = self._forward(scorer, part, temperature)
             out[part.owner, : logprobs.shape[1]] = logprobs.cpu()
         return out
@@ -129,9 +127,7 @@ class TorchStrategy(Strategy):
     ) -> StepReport:
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {}
-        indexed = rows.select(range(len(rows)))
-        indexed.owner = torch.arange(len(rows))
-        for part in micro_batches(indexed, self.options.micro_tokens):
+        for part in micro_batches(rows.numbered(), self.options.micro_tokens):
             width = part.token_ids.shape[1]
             pick = [None if full is None else full[part.owner, :width].to(self.device) for full in (old, ref)]
             logprobs, entropy = self._forward(self._scorer, part, temperature)

@@ -76,7 +76,8 @@ class OpenAIEngine(Engine):
     refuse a conversation that they cannot decode.
 
     What may pass (no connection, time out, status 408, 409, 429 and 5xx, an answer that is no completion) is tried
-    again and then raises EngineFault; any other refusal raises UserError at once. `stats().extra["retries"]` counts.
+    again and then raises EngineFault; any other refusal raises UserError at once. Once the endpoint has answered a request,
+    a 400, 413 or 422 is about that one request and raises EngineFault. `stats().extra["retries"]` counts.
     """
 
     speaks: ClassVar[str] = "chat"

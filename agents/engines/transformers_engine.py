@@ -24,8 +24,8 @@ _STOP_SECONDS = 30.0
 class TransformersOptions(BaseModel):
     """Options of the transformers engine.
 
-    `dtype` is `auto` (what this machine computes quickly), `float32`, `bfloat16` or `float16`; `device` is `auto` (CUDA where there is
-    one), `cpu` or `cuda`. `max_context` in tokens (None: the model's own). `max_batch` sequences are decoded at once.
+    `dtype` is `auto` (what this machine computes quickly), `float32`, `bfloat16` or `float16`; `device` is `auto` (CUDA
+    where there is one), `cpu` or `cuda`. `max_context` in tokens (None: the model's own). `max_batch` sequences are decoded at once.
     `seed` is that of its own random generator.
     """
 

@@ -30,8 +30,8 @@ _SILENCE = {"TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVE
 class VllmOptions(BaseModel):
     """Options of the vLLM engine.
 
-    `dtype` is vLLM's (`auto` is what this machine computes quickly: bfloat16, or float32 on older CPUs). `max_context` in tokens (None: the model's own, at
-    most 4096 on a CPU). `max_batch` sequences run at once. `kv_cache_gib` is the CPU's cache; `gpu_memory` the share of
+    `dtype` is vLLM's (`auto` is what this machine computes quickly: bfloat16, or float32 on older CPUs). `max_context` in
+    tokens (None: the model's own, at most 4096 on a CPU). `max_batch` sequences run at once. `kv_cache_gib` is the CPU's cache; `gpu_memory` the share of
     a GPU's memory. `threads` names the CPU cores, for example `0-1` (`auto`: all that this process may use). `seed` is
     the engine's. `prefix_caching` shares the work of equal prefixes; it is cleared at every weight update.
     `extra` goes to vLLM's engine arguments as it is.
@@ -116,11 +116,10 @@ class VllmEngine(Engine):
         }
         if not on_cpu:
             return variables
-        cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if self.options.threads == "auto" else None
-        return {
-            **variables,
-            "VLLM_CPU_OMP_THREADS_BIND": cores or self.options.threads,
-        }
+        cores = self.options.threads
+        if cores == "auto":
+            cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        return {**variables, "VLLM_CPU_OMP_THREADS_BIND": cores}
 
     def _make(self, on_cpu: bool) -> Any:
         from vllm.engine.arg_utils import AsyncEngineArgs

@@ -1,12 +1,12 @@
 """Run an evaluation: several samples of each task, only those that are missing."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from envhub.agents.engines.base import SamplingParams
-from envhub.agents.executors import Executor, Group, RolloutPool
+from envhub.agents.executors import Executor, RolloutPool
 from envhub.errors import UserError
 from envhub.ledger import Ledger
 from envhub.limits import Limits
@@ -32,13 +32,20 @@ class EvalPlan:
 
 
 def choose_tasks(tasks: TaskSet, split: str, count: int, seed: int) -> list[Task]:
-    """The first `count` tasks of a split; all of them for 0. Raises UserError where an endless split needs a count."""
-    size = tasks.size(split) if split in tasks.splits else None
+    """The first `count` tasks of a split: all of them for 0, and where it has fewer.
+
+    Raises UserError for an unknown split, and where an endless split needs a count.
+    """
     if count < 0:
         raise UserError(f"the number of tasks is at least 1 (or 0 for all), not {count}")
-    if count == 0 and size is None and split in tasks.splits:
-        raise UserError(f"task set {tasks.name!r} never ends; say how many tasks: --tasks 100")
-    return [tasks.get(split, index, seed) for index in range(min(count or size or 1, size or count or 1))]
+    if split not in tasks.splits:
+        tasks.get(split, 0, seed)  # which refuses it
+    size = tasks.size(split)
+    if size is None:
+        if count == 0:
+            raise UserError(f"task set {tasks.name!r} never ends; say how many tasks: --tasks 100")
+        size = count
+    return [tasks.get(split, index, seed) for index in range(min(count or size, size))]
 
 
 def still_valid(plan: EvalPlan, tasks: Sequence[Task], done: Sequence[Rollout]) -> list[Rollout]:
@@ -88,8 +95,7 @@ async def evaluate(
     for size, tasks in by_size.items():
         if size == 0:
             continue
-        # Its own end cancels all that it started; `RolloutPool.close` would drop a group that was just yielded.
-        async with aclosing(cast("AsyncGenerator[Group]", pool.run(tasks, size))) as groups:
+        async with aclosing(pool.run(tasks, size)) as groups:
             async for group in groups:
                 pool.ledger.use(len(group.rollouts))
                 for rollout in (*group.rollouts, *group.dropped):

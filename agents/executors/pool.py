@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,7 @@ class RolloutPool:
         self._check_size(group, size)
         return group
 
-    async def run(self, tasks: Iterable[Task], size: int) -> AsyncIterator[Group]:
+    async def run(self, tasks: Iterable[Task], size: int) -> AsyncGenerator[Group, None]:
         """Run a group for each task, yielding groups as they complete; takes tasks only as there is room for them."""
         waiting = iter(tasks)
         running: set[asyncio.Task[Group]] = set()

@@ -51,6 +51,7 @@ def load_command(name: str) -> click.Command:
     module = importlib.import_module(f"envhub.cli.commands.{name}")
     command: click.Command = module.command
     command.name = name
+    command.help = command.help or COMMANDS[name]
     return command
 
 

@@ -27,9 +27,6 @@ Status = Literal["ok", "warn", "fail"]
 
 PROBE_DEADLINE = 120.0
 _GIB = 1 << 30
-_ENTRY_POINT_GROUPS = tuple(
-    f"envhub.{kind}" for kind in ("environments", "rewards", "algorithms", "engines", "parsers")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +192,13 @@ def check_folders() -> list[Finding]:
 
 def check_plugins() -> list[Finding]:
     """Every entry point of envhub's groups, of every installed package, is loaded in another process."""
+    from envhub.plugins import GROUPS  # here, where a base package that is missing becomes a finding
+
     statement = (
         "import json, sys\n"
         "from importlib import metadata\n"
         "failures, count = [], 0\n"
-        f"for group in {_ENTRY_POINT_GROUPS!r}:\n"
+        f"for group in {GROUPS!r}:\n"
         "    for point in metadata.entry_points(group=group):\n"
         "        count += 1\n"
         "        owner = point.dist.name if point.dist else '?'\n"

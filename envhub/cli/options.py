@@ -3,14 +3,16 @@
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from envhub.errors import UserError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def pairs(values: Iterable[str], flag: str) -> dict[str, Any]:
@@ -25,6 +27,15 @@ def pairs(values: Iterable[str], flag: str) -> dict[str, Any]:
         except ValueError:
             out[key.strip()] = text
     return out
+
+
+def config_option(help: str = "Configuration of the environment.") -> Callable[[F], F]:
+    """`--config KEY=VALUE`, again and again, as a dictionary."""
+
+    def read(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+        return pairs(values, "--config")
+
+    return click.option("--config", multiple=True, metavar="KEY=VALUE", help=help, callback=read)
 
 
 def options_of(model: type[BaseModel], *, skip: Iterable[str] = ()) -> list[click.Parameter]:

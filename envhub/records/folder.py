@@ -5,16 +5,16 @@ import json
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from envhub.errors import UserError
 from envhub.home import write_atomically
+from envhub.records.closing import Closing
 
 CONFIG = "config.json"
 
 
-class RunFolder:
+class RunFolder(Closing):
     """A run's folder, locked while the run lives, so that two runs never write to one folder.
 
     `open` makes it, or takes up one that exists when `resume` is given. Raises UserError for a folder that exists, is in
@@ -64,13 +64,13 @@ class RunFolder:
         """Unlock the folder."""
         self._lock.close()
 
-    def __enter__(self) -> "RunFolder":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def numbered_folder(root: Path, stem: str) -> Path:
+    """The first free `root/stem-N`, N from 1. Not made here."""
+    number = 1
+    while (root / f"{stem}-{number}").exists():
+        number += 1
+    return root / f"{stem}-{number}"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -4,16 +4,16 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from envhub.errors import DataError, UserError
+from envhub.records.closing import Closing
 from envhub.rollout import Rollout
 
 _BLOCK = 1 << 16
 
 
-class JsonlWriter:
+class JsonlWriter(Closing):
     """Appends one JSON object a line; each line is complete in the file when `write` returns.
 
     A last line that an earlier process left unfinished is cut off when the file is opened.
@@ -40,14 +40,6 @@ class JsonlWriter:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> "JsonlWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def encode(value: dict[str, Any]) -> bytes:

@@ -4,9 +4,9 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from envhub.errors import DataError, UserError, did_you_mean
+from envhub.records.closing import Closing
 from envhub.records.jsonl import encode
 from envhub.rollout import Rollout
 
@@ -35,7 +35,7 @@ CREATE INDEX IF NOT EXISTS rollouts_task ON rollouts (task);
 _INSERT = f"INSERT OR REPLACE INTO rollouts VALUES (NULL{', ?' * 15})"
 
 
-class RolloutStore:
+class RolloutStore(Closing):
     """A SQLite file of rollouts. Every `add` is committed; readers in other processes see it at once.
 
     Raises UserError when the file cannot be opened or written, DataError when it holds something else.
@@ -115,11 +115,3 @@ class RolloutStore:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
-
-    def __enter__(self) -> "RolloutStore":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -5,7 +5,7 @@ import threading
 from envhub.errors import UserError, did_you_mean
 from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
 from envhub.sandbox.grading import Failure, Report, grade_function, grade_program, same_output, same_value
-from envhub.sandbox.process import ProcessSandbox
+from envhub.sandbox.process import ProcessSandbox, is_plain
 
 TIERS: dict[str, type[Sandbox]] = {"process": ProcessSandbox}
 
@@ -23,6 +23,7 @@ __all__ = [
     "default_sandbox",
     "grade_function",
     "grade_program",
+    "is_plain",
     "make_sandbox",
     "same_output",
     "same_value",

@@ -167,7 +167,7 @@ def _source_problem(source: str, limits: SandboxLimits) -> str:
 
 
 def _encoded_arguments(arguments: Sequence[Any]) -> object:
-    if not _is_plain(list(arguments)):
+    if not is_plain(list(arguments)):
         raise UserError(f"an argument of a sandboxed call is no plain value: {repr(arguments)[:200]}")
     try:
         return encode(list(arguments), _ARGUMENT_BYTES)
@@ -175,13 +175,14 @@ def _encoded_arguments(arguments: Sequence[Any]) -> object:
         raise UserError(f"an argument of a sandboxed call is too large: {error}") from error
 
 
-def _is_plain(value: object, depth: int = 0) -> bool:
+def is_plain(value: object, depth: int = 0) -> bool:
+    """Whether a value can be handed to a submission: None, bool, int, float, str, and lists, tuples and dicts of those."""
     if depth > MAX_DEPTH:
         return False
     if type(value) in (list, tuple):
-        return all(_is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+        return all(is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
     if type(value) is dict:
-        return all(_is_plain(item, depth + 1) for pair in value.items() for item in pair)
+        return all(is_plain(item, depth + 1) for pair in value.items() for item in pair)
     return value is None or type(value) in (bool, int, float, str)
 
 

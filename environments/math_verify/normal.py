@@ -20,82 +20,14 @@ _REPEATING = re.compile(r"(\d+\.\d*)\\overline\{(\d+)\}")
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac\{([+-]?\d+)\}\{([+-]?\d+)\}|([+-]?\d+)/(\d+)")
 
 # Commands that an answer may hold. What is not here is not mathematics that a verifier needs.
-_COMMANDS = frozenset(
-    [
-        "frac",
-        "dfrac",
-        "tfrac",
-        "sqrt",
-        "pi",
-        "infty",
-        "cdot",
-        "times",
-        "div",
-        "pm",
-        "mp",
-        "le",
-        "leq",
-        "ge",
-        "geq",
-        "ne",
-        "neq",
-        "lt",
-        "gt",
-        "in",
-        "cup",
-        "cap",
-        "emptyset",
-        "varnothing",
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "log",
-        "ln",
-        "exp",
-        "binom",
-        "dbinom",
-        "begin",
-        "end",
-        "theta",
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "lambda",
-        "mu",
-        "phi",
-        "omega",
-        "sigma",
-        "overline",
-        "circ",
-        "degree",
-        "lfloor",
-        "rfloor",
-        "lceil",
-        "rceil",
-        "text",
-        "mathrm",
-        "mathbf",
-        "textbf",
-        "mathbb",
-        "mid",
-        "left",
-        "right",
-        "lbrace",
-        "rbrace",
-        "langle",
-        "rangle",
-    ]
-)
+_COMMANDS = frozenset({
+    "frac", "dfrac", "tfrac", "sqrt", "pi", "infty", "cdot", "times", "div", "pm", "mp", "le", "leq", "ge", "geq",
+    "ne", "neq", "lt", "gt", "in", "cup", "cap", "emptyset", "varnothing", "sin", "cos", "tan", "cot", "sec", "csc",
+    "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "exp", "binom", "dbinom", "begin", "end",
+    "theta", "alpha", "beta", "gamma", "delta", "lambda", "mu", "phi", "omega", "sigma", "overline", "circ",
+    "degree", "lfloor", "rfloor", "lceil", "rceil", "text", "mathrm", "mathbf", "textbf", "mathbb", "mid", "left",
+    "right", "lbrace", "rbrace", "langle", "rangle",
+})  # fmt: skip
 _UNEVALUATED = ("sum", "int", "lim", "prod", "bmod", "pmod", "mod", "max", "min")
 _REFUSED_WORDS = re.compile(
     r"\b(?:or|if|otherwise|incorrect|wrong|not|maybe|either|import|open|exec|eval|lambda|os|sys)\b", re.IGNORECASE
@@ -110,7 +42,7 @@ _BINOMIAL = re.compile(r"\\d?binom\s*\{?\s*(\d+)")
 
 def normalise(text: str) -> str:
     """An answer without what only concerns its looks: spacing commands, thousands commas, digits of other scripts."""
-    text = _INVISIBLE.sub("", text).replace("\u2212", "-").replace("−", "-")
+    text = _INVISIBLE.sub("", text).replace("\u2212", "-")
     text = _SUPER_RUN.sub(lambda match: "^{" + match[0].translate(_SUPERSCRIPTS) + "}", text)
     text = "".join(str(ord_digit) if (ord_digit := _digit(char)) is not None else char for char in text)
     text = text.replace("π", r"\pi ").replace("∞", r"\infty ").replace("√", r"\sqrt ")

@@ -1,10 +1,19 @@
 """Is an answer right? Exact numbers and equal texts at once; everything else in a process that can be killed."""
 
 import re
+from fractions import Fraction
 
 from envhub.environments.math_verify.equivalence import kind
 from envhub.environments.math_verify.extract import extract
-from envhub.environments.math_verify.normal import are_words, exact_number, is_decimal, normalise, plain_text, refusal
+from envhub.environments.math_verify.normal import (
+    MOST_CHARACTERS,
+    are_words,
+    exact_number,
+    is_decimal,
+    normalise,
+    plain_text,
+    refusal,
+)
 from envhub.rewards import process_pool
 
 SECONDS = 3.0
@@ -24,7 +33,7 @@ async def is_right(text: str, gold: str) -> bool:
 
 async def same_answer(answer: str, gold: str) -> bool:
     """Whether two answers are equal; see `is_right`."""
-    if len(answer) > 4 * 256:
+    if len(answer) > 4 * MOST_CHARACTERS:
         return False
     answer, gold = normalise(answer), normalise(gold)
     if refusal(answer, gold):
@@ -38,7 +47,7 @@ async def same_answer(answer: str, gold: str) -> bool:
         answer = assigned[1].strip()
     numbers = exact_number(_unwrapped(answer)), exact_number(_unwrapped(gold))
     if numbers[0] is not None and numbers[1] is not None:
-        return _same_number(*numbers, answer)
+        return _same_number(numbers[0], numbers[1], answer)
     if numbers[1] is not None and kind(answer) != "value":
         return False
     if are_words(plain_text(gold)) and len(plain_text(gold)) > 1:
@@ -49,18 +58,16 @@ async def same_answer(answer: str, gold: str) -> bool:
         left, _, right = answer.rpartition("=")
         same = await same_answer(right, gold)
         return same and (await same_answer(left, gold) or _ASSIGNMENT.match(answer) is not None)
-    pool = process_pool()
-    return bool(await pool.call(_TARGET, answer, gold, deadline=SECONDS, what="math-verify"))
+    return bool(await process_pool().call(_TARGET, answer, gold, deadline=SECONDS, what="math-verify"))
 
 
-def _same_number(answer: object, gold: object, written: str) -> bool:
+def _same_number(answer: Fraction, gold: Fraction, written: str) -> bool:
     if answer == gold:
         return True
     digits = len(written.rpartition(".")[2]) if is_decimal(written) else 0
     if digits < _LONG_DECIMAL:
         return False
-    assert isinstance(answer, type(gold))
-    return abs(answer - gold) * 10**digits <= 1  # type: ignore[operator,no-any-return]
+    return bool(abs(answer - gold) * 10**digits <= 1)
 
 
 def _unwrapped(text: str) -> str:

@@ -16,7 +16,7 @@ from envhub.environments.sandbox_code.tasks import Tests, bank_tasks, from_jsonl
 from envhub.errors import UserError
 from envhub.limits import Limits
 from envhub.messages import Action, ActionLike, Message, Observation
-from envhub.sandbox import Report, RunOutcome, SandboxLimits, default_sandbox, grade_function, same_value
+from envhub.sandbox import Failure, Report, RunOutcome, SandboxLimits, default_sandbox, grade_function, same_value
 from envhub.single_turn import TaskEnvironment
 from envhub.tasks import Task, TaskSet
 
@@ -147,8 +147,6 @@ async def _grade_by_program(source: str, hidden: Tests, limits: SandboxLimits) -
     report = Report(int(passed), 1, {outcome: 1})
     if passed:
         return report
-    from envhub.sandbox import Failure
-
     return Report(0, 1, {outcome: 1}, Failure(0, "", "", "", result.error, result.outcome))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from envhub.environments.sandbox_code.bank import BankTask, expected, load_bank
 from envhub.errors import DataError
+from envhub.sandbox import is_plain
 from envhub.tasks import ListTasks, Task, TaskSet, read_jsonl
 
 DRAWN_TESTS = 4
@@ -150,16 +151,8 @@ def _plain_cases(tests: Sequence[str], entry: str) -> list[str]:
             assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == entry
             assert not call.keywords and len(comparison.comparators) == 1
             pair = tuple(ast.literal_eval(item) for item in call.args), ast.literal_eval(comparison.comparators[0])
-            assert _travels(pair)
+            assert is_plain(pair)
             cases.append(repr(pair))
         except (AssertionError, SyntaxError, ValueError, TypeError, IndexError, MemoryError, RecursionError):
             return []
     return cases
-
-
-def _travels(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_travels, value))
-    if isinstance(value, dict):
-        return all(_travels(item) for pair in value.items() for item in pair)
-    return value is None or type(value) in (bool, int, float, str)

@@ -2,20 +2,21 @@
 
 import asyncio
 import json
+from typing import Any
 
 import click
 
-from envhub.cli.options import pairs
+from envhub.cli.options import config_option
 from envhub.registry import spec as find_spec
 
 
 @click.command(help="Examine an environment and say what is wrong with it. Exit code 1 when something failed.")
 @click.argument("environment")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Configuration of the environment.")
+@config_option()
 @click.option("--episodes", default=4, show_default=True, type=click.IntRange(1), help="Episodes of each check.")
 @click.option("--step-seconds", type=click.FloatRange(0, min_open=True), help="Deadline of a reset or step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(environment: str, config: tuple[str, ...], episodes: int, step_seconds: float | None, as_json: bool) -> int:
+def command(environment: str, config: dict[str, Any], episodes: int, step_seconds: float | None, as_json: bool) -> int:
     from envhub.check import CheckResult, check_environment
 
     spec = find_spec(environment)
@@ -30,9 +31,7 @@ def command(environment: str, config: tuple[str, ...], episodes: int, step_secon
             click.echo(f"      to do: {result.remedy}")
 
     report = asyncio.run(
-        check_environment(
-            spec, config=pairs(config, "--config"), episodes=episodes, step_seconds=step_seconds, on_result=show
-        )
+        check_environment(spec, config=config, episodes=episodes, step_seconds=step_seconds, on_result=show)
     )
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2, default=str))

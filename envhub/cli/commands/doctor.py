@@ -3,7 +3,7 @@
 import click
 
 
-@click.command(help="Examine this installation and say how to repair it.")
+@click.command()
 @click.option("--repair", is_flag=True, help="First repair what can be repaired here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(repair: bool, as_json: bool) -> int:

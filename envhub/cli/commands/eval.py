@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from envhub.cli.options import given, options_of
 from envhub.environment import validate_config
 from envhub.errors import UserError
-from envhub.records import JsonlWriter, RolloutStore, RunFolder, read_rollouts
+from envhub.records import JsonlWriter, RolloutStore, RunFolder, numbered_folder, read_rollouts
 from envhub.rollout import Rollout
 
 
@@ -31,7 +31,9 @@ class EvalConfig(BaseModel):
     tasks: int = Field(32, ge=0, description="how many tasks (0: all of a finite split)")
     samples: int = Field(1, ge=1, description="samples of each task")
     seed: int = Field(0, ge=0, description="data seed")
-    temperature: float | None = Field(None, ge=0, le=2, description="default: 0 for one sample of a task, 1 for several")
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="default: 0 for one sample of a task, 1 for several"
+    )
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus of the distribution")
     top_k: int = Field(0, ge=0, description="most likely tokens to choose from (0: all)")
     max_turns: int | None = Field(None, ge=1, description="turns of an episode (default: the environment's)")
@@ -87,12 +89,10 @@ async def _evaluate(
     )
     temperature = config.temperature if config.temperature is not None else float(config.samples > 1)
     sampling = SamplingParams(temperature=temperature, top_p=config.top_p, top_k=config.top_k)
-    size = driver.tasks.size(config.split) if config.split in driver.tasks.splits else None
-    count = min(config.tasks, size) if config.tasks and size is not None else config.tasks
-    tasks = choose_tasks(driver.tasks, config.split, count, config.seed)
+    tasks = choose_tasks(driver.tasks, config.split, config.tasks, config.seed)
     plan = EvalPlan(
-        found, config.config, config.split, count, config.samples, config.seed, sampling, limits, config.concurrency,
-        config.retries,
+        found, config.config, config.split, config.tasks, config.samples, config.seed, sampling, limits,
+        config.concurrency, config.retries,
     )  # fmt: skip
     total = len(tasks) * config.samples
     kept = still_valid(plan, tasks, done)
@@ -189,10 +189,7 @@ def _next_folder(config: EvalConfig) -> Path:
         name = Path(text).name if "/" in text else text
         return "".join(char if char.isalnum() or char in "._-" else "-" for char in name)
 
-    stem, number = f"eval-{short(config.env)}-{short(config.model)}", 1
-    while (Path("runs") / f"{stem}-{number}").exists():
-        number += 1
-    return Path("runs") / f"{stem}-{number}"
+    return numbered_folder(Path("runs"), f"eval-{short(config.env)}-{short(config.model)}")
 
 
 def _callback(environment: str, **values: Any) -> int:

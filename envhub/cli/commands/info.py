@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from envhub.cli.options import pairs
+from envhub.cli.options import config_option
 from envhub.driver import Driver
 from envhub.errors import UserError
 from envhub.registry import spec as find_spec
 
 
-@click.command(help="Show an environment: what it does, its configuration, tasks, rewards and limits.")
+@click.command()
 @click.argument("environment")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Configuration of the environment.")
+@config_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(environment: str, config: tuple[str, ...], as_json: bool) -> None:
+def command(environment: str, config: dict[str, Any], as_json: bool) -> None:
     found = find_spec(environment)
     cls = found.load()
     about: dict[str, Any] = {
@@ -34,7 +34,7 @@ def command(environment: str, config: tuple[str, ...], as_json: bool) -> None:
         "isolation": cls.isolation,
     }  # fmt: skip
     try:
-        driver = Driver(found, pairs(config, "--config"))
+        driver = Driver(found, config)
     except UserError as problem:
         about["tasks"] = f"need a configuration: {problem}"
     else:

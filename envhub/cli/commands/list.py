@@ -12,7 +12,7 @@ from envhub.registry import all_specs
 _KINDS = ("environments", "rewards", "algorithms", "engines", "parsers")
 
 
-@click.command(help="Show the environments, rewards, algorithms, engines and parsers that are there.")
+@click.command()
 @click.option("--kind", type=click.Choice(_KINDS), help="Only one kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(kind: str | None, as_json: bool) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+from typing import Any
 
 import click
 
-from envhub.cli.options import pairs
+from envhub.cli.options import config_option
 from envhub.driver import Driver
 from envhub.errors import ModelFault
 from envhub.messages import Action, Observation, ToolCall
@@ -21,12 +22,12 @@ _HELP = (
 
 @click.command(help="Be the agent: play an environment in the terminal.\n\n" + _HELP)
 @click.argument("environment")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Configuration of the environment.")
+@config_option()
 @click.option("--split", default="train", show_default=True, help="Split of the task set.")
 @click.option("--index", default=0, show_default=True, type=click.IntRange(0), help="Which task of the split.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Data seed.")
-def command(environment: str, config: tuple[str, ...], split: str, index: int, seed: int) -> None:
-    asyncio.run(_play(Driver(find_spec(environment), pairs(config, "--config")), split, index, seed))
+def command(environment: str, config: dict[str, Any], split: str, index: int, seed: int) -> None:
+    asyncio.run(_play(Driver(find_spec(environment), config), split, index, seed))
 
 
 async def _play(driver: Driver, split: str, index: int, seed: int) -> None:

@@ -1,9 +1,11 @@
 """`envhub register`."""
 
+from typing import Any
+
 import click
 
 from envhub import registry
-from envhub.cli.options import pairs
+from envhub.cli.options import config_option
 from envhub.specs import EnvironmentSpec
 
 
@@ -11,16 +13,14 @@ from envhub.specs import EnvironmentSpec
                "file.py:ClassName, a folder, or module:ClassName.")  # fmt: skip
 @click.argument("target")
 @click.option("--name", help="The id to register it under (default: the environment's own name).")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Configuration that goes with the id.")
-def command(target: str, name: str | None, config: tuple[str, ...]) -> None:
+@config_option("Configuration that goes with the id.")
+def command(target: str, name: str | None, config: dict[str, Any]) -> None:
     from envhub.check import quick_check
 
     from_module = ":" in target and not registry.looks_like_path(target)
     found = None if from_module else registry.spec_of_path(target)
     place = target if found is None else found.target
-    values = pairs(config, "--config")
-    spec = EnvironmentSpec("", place, values)
-    id = name or spec.load().name
-    quick_check(EnvironmentSpec(id, place, values))
-    made = registry.register(id, place, config=values, persist=True)
+    id = name or EnvironmentSpec("", place).load().name
+    quick_check(EnvironmentSpec(id, place, config))
+    made = registry.register(id, place, config=config, persist=True)
     click.echo(f"registered {made.id} -> {made.target}\nnext: envhub check {made.id}")
