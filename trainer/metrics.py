@@ -11,6 +11,8 @@ from envhub.home import write_atomically
 from envhub.records import JsonlWriter
 
 FILE = "metrics.jsonl"
+_NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored")}
+_DRAWN = ("reward", "reward_low", "reward_high", "passed", "passed_low", "passed_high", "scored")
 
 
 class MetricsLog:
@@ -41,21 +43,51 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run. Raises DataError for a damaged file."""
+    """The rows of a run. An unfinished last line, which a killed run leaves, is dropped.
+
+    Raises DataError naming file and line for what is no row: an object with a `step` from 0, a `kind`, and numbers.
+    """
     path = folder / FILE
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        lines = path.read_bytes().split(b"\n")[:-1]  # after the last line break there is nothing, or what is unfinished
     except OSError as problem:
         raise DataError(f"cannot read {path}: {problem.strerror}") from problem
-    except ValueError as problem:
-        raise DataError(f"{path} is damaged: {problem}") from None
+    return [_row(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _row(line: bytes, place: str) -> dict[str, Any]:
+    remedy = "remove that line to go on without it"
+    try:
+        row = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise DataError(f"{place}: not UTF-8; {remedy}") from None
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{place}: not JSON: {problem}; {remedy}") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: a row of metrics is an object, not {type(row).__name__}; {remedy}")
+    step, kind = row.get("step"), row.get("kind")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise DataError(f"{place}: step is a whole number from 0, not {step!r}; {remedy}")
+    if not isinstance(kind, str) or kind not in _NEEDED:
+        raise DataError(f"{place}: kind is one of {', '.join(_NEEDED)}, not {kind!r}; {remedy}")
+    lacking = [name for name in _NEEDED[kind] if name not in row]
+    if lacking:
+        raise DataError(f"{place}: a row of kind {kind!r} has {lacking[0]}, and this one has not; {remedy}")
+    for name in _DRAWN:
+        value = row.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise DataError(f"{place}: {name} is a number or null, not {value!r}; {remedy}")
+    return row
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Drop the rows of steps after `step`, which a resumed run does again."""
+    """Drop the rows of steps after `step`, which a resumed run does again. Raises DataError as `read_metrics` does."""
     path = folder / FILE
     if path.exists():
-        JsonlWriter(path).close()  # cuts off a line that was not finished
         kept = [row for row in read_metrics(folder) if row["step"] <= step]
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 

@@ -1,0 +1,83 @@
+"""The metrics file of a run: what a killed writer leaves is dropped, other damage is named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envhub.errors import DataError
+from envhub.trainer.metrics import MetricsLog, forget_after, read_metrics
+
+ROW = {"kind": "train", "reward": 0.5, "passed": 0.25}
+
+
+def write(folder: Path, *lines: str | bytes) -> Path:
+    file = folder / "metrics.jsonl"
+    file.write_bytes(b"".join(line if isinstance(line, bytes) else line.encode() + b"\n" for line in lines))
+    return file
+
+
+def row(step: object) -> str:
+    return json.dumps({"step": step, **ROW})
+
+
+def test_what_is_written_is_read(tmp_path: Path):
+    log = MetricsLog(tmp_path, tensorboard=False)
+    log.write(1, "train", {"reward": float("nan"), "passed": 0.5, "note": "café\u2028"})
+    log.close()
+    assert read_metrics(tmp_path) == [{"step": 1, "kind": "train", "reward": None, "passed": 0.5, "note": "café\u2028"}]
+
+
+@pytest.mark.parametrize("left", [b"{", b'{"step": 2, "kind": "tr', b'{"step": 2', row(2).encode(), b"\xc3", b"\0\0\0"])
+def test_a_line_that_a_killed_run_did_not_finish_is_dropped(tmp_path: Path, left: bytes):
+    file = write(tmp_path, row(0), row(1), left)
+    assert [item["step"] for item in read_metrics(tmp_path)] == [0, 1]
+    forget_after(tmp_path, 0)
+    assert file.read_text() == row(0) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        ("[1, 2]", "an object"),
+        ("3", "an object"),
+        ("null", "an object"),
+        (json.dumps(ROW), "step"),
+        (row("2"), "step.*'2'"),
+        (row(-1), "step.*-1"),
+        (row(True), "step.*True"),
+        (row(1.5), "step.*1.5"),
+        (row(None), "step.*None"),
+        (row(float("nan")), "NaN"),
+        (row(2).replace("0.5", "Infinity"), "Infinity"),
+        ('{"step": 2, "kind": "tr', "JSON"),
+        ("[" * 100_000, "JSON"),
+        ('{"step": ' + "9" * 5000 + "}", "JSON"),
+        (json.dumps({"step": 2, "reward": 0.5, "passed": 0.5}), "kind"),
+        (json.dumps({"step": 2, **ROW, "kind": []}), "kind"),
+        (json.dumps({"step": 2, "kind": "train", "reward": "high", "passed": 0.5}), "reward.*'high'"),
+        (json.dumps({"step": 2, "kind": "train", "reward": 0.5}), "passed"),
+        (json.dumps({"step": 2, "kind": "eval", "reward": 0.5, "passed": 0.5}), "scored"),
+        (b"\xff\xfe\n", "UTF-8"),
+    ],
+)
+def test_other_damage_is_named_with_file_and_line(tmp_path: Path, damaged: str | bytes, said: str):
+    file = write(tmp_path, row(1), damaged, row(3))
+    before = file.read_bytes()
+    with pytest.raises(DataError, match=rf"metrics.jsonl, line 2: (?s:.*){said}"):
+        read_metrics(tmp_path)
+    with pytest.raises(DataError, match="metrics.jsonl, line 2"):
+        forget_after(tmp_path, 1)
+    assert file.read_bytes() == before
+
+
+def test_a_damaged_last_line_that_was_finished_is_named_too(tmp_path: Path):
+    write(tmp_path, row(1), "{")
+    with pytest.raises(DataError, match="line 2"):
+        read_metrics(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(DataError, match="cannot read .*metrics.jsonl"):
+        read_metrics(tmp_path)
+    forget_after(tmp_path, 0)
