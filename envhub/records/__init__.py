@@ -2,7 +2,7 @@
 
 from envhub.records.folder import RunFolder, numbered_folder, read_json
 from envhub.records.jsonl import JsonlWriter, read_rollouts, write_rollouts
-from envhub.records.store import RolloutStore
+from envhub.records.store import RolloutStore, reconciled
 
 __all__ = [
     "JsonlWriter",
@@ -11,5 +11,6 @@ __all__ = [
     "numbered_folder",
     "read_json",
     "read_rollouts",
+    "reconciled",
     "write_rollouts",
 ]

@@ -16,14 +16,14 @@ _BLOCK = 1 << 16
 class JsonlWriter(Closing):
     """Appends one JSON object a line; each line is complete in the file when `write` returns.
 
-    A last line that an earlier process left unfinished is cut off when the file is opened.
+    A last line that an earlier process left unfinished is cut off when the file is opened; `cut` says whether.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_unfinished(path)
+            self.cut = _cut_unfinished(path)
             self._file = path.open("ab")
         except OSError as problem:
             raise UserError(f"cannot write {path}: {problem.strerror}") from problem
@@ -69,9 +69,9 @@ def _with_text_keys(value: Any) -> Any:
     return value
 
 
-def _cut_unfinished(path: Path) -> None:
+def _cut_unfinished(path: Path) -> bool:
     if not path.is_file():
-        return
+        return False
     with path.open("rb+") as file:
         size = end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -84,6 +84,7 @@ def _cut_unfinished(path: Path) -> None:
             end = start
         if end != size:
             file.truncate(end)
+        return end != size
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:

@@ -2,8 +2,9 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from envhub.errors import DataError, UserError, did_you_mean
 from envhub.records.closing import Closing
@@ -63,14 +64,30 @@ class RolloutStore(Closing):
 
     def add(self, rollout: Rollout, *, phase: str = "eval", step: int | None = None) -> None:
         """Store a rollout; one with the same id is replaced. `phase` is `train`, `eval`, or a name of the caller's."""
-        row = (
-            rollout.id, phase, step, rollout.environment, rollout.task.id, rollout.group, rollout.member, rollout.attempt,
-            rollout.outcome.value, rollout.fault, rollout.reward, len(rollout.turns), rollout.action_tokens,
-            rollout.seconds, encode(rollout.to_dict()).decode(),
-        )  # fmt: skip
+        row = _row(rollout, phase, step, _record(rollout))
         try:
             with self._database:
                 self._database.execute(_INSERT, row)
+        except sqlite3.Error as problem:
+            raise UserError(f"cannot write {self.path}: {problem}") from problem
+
+    def records(self) -> dict[str, str]:
+        """The JSON text of every rollout by its id, in the order in which they were added. Raises DataError."""
+        try:
+            problems = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if problems != "ok":
+                raise DataError(f"{self.path} is damaged: {problems}")
+            return dict(self._database.execute("SELECT id, record FROM rollouts ORDER BY number"))
+        except sqlite3.DatabaseError as problem:
+            raise DataError(f"{self.path} is damaged: {problem}") from problem
+
+    def replace_all(self, rollouts: Sequence[Rollout], *, phase: str) -> None:
+        """Hold these rollouts and no others; all at once, or not at all. Raises UserError."""
+        rows = [_row(rollout, phase, None, _record(rollout)) for rollout in rollouts]
+        try:
+            with self._database:
+                self._database.execute("DELETE FROM rollouts")
+                self._database.executemany(_INSERT, rows)
         except sqlite3.Error as problem:
             raise UserError(f"cannot write {self.path}: {problem}") from problem
 
@@ -115,3 +132,70 @@ class RolloutStore(Closing):
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+def _row(rollout: Rollout, phase: str, step: int | None, record: str) -> tuple[Any, ...]:
+    return (
+        rollout.id, phase, step, rollout.environment, rollout.task.id, rollout.group, rollout.member, rollout.attempt,
+        rollout.outcome.value, rollout.fault, rollout.reward, len(rollout.turns), rollout.action_tokens,
+        rollout.seconds, record,
+    )  # fmt: skip
+
+
+def _record(rollout: Rollout) -> str:
+    return encode(rollout.to_dict()).decode()
+
+
+def reconciled(path: Path, rollouts: Sequence[Rollout], *, phase: str) -> tuple[RolloutStore, str]:
+    """Open the store at `path` and make it hold exactly `rollouts`, which were read from the JSON lines beside it.
+
+    A store that is missing or damaged is made anew. Also returns one line about what was repaired, empty where nothing
+    was. Raises UserError where the store cannot be written.
+    """
+    latest = {rollout.id: rollout for rollout in rollouts}
+    existed = path.is_file()
+    try:
+        if not existed:
+            _delete(path)  # what a store that is gone may have left beside it
+        store = RolloutStore(path)
+        try:
+            held = store.records()
+        except DataError:
+            store.close()
+            raise
+    except DataError as problem:
+        if not _is_damage(problem):
+            raise
+        _delete(path)
+        store, held = RolloutStore(path), {}
+        note = f"was damaged: made anew from rollouts.jsonl, with {len(latest)} rollouts"
+    else:
+        wanted = {id: _record(rollout) for id, rollout in latest.items()}
+        if held == wanted:
+            return store, ""
+        added, removed = len(wanted.keys() - held.keys()), len(held.keys() - wanted.keys())
+        replaced = sum(held[id] != wanted[id] for id in held.keys() & wanted.keys())
+        note = f"did not hold what rollouts.jsonl holds: {added} added, {replaced} replaced, {removed} removed"
+        if not existed:
+            note = f"was missing: made anew from rollouts.jsonl, with {len(latest)} rollouts"
+    try:
+        store.replace_all(list(latest.values()), phase=phase)
+    except BaseException:
+        store.close()
+        raise
+    return store, f"{path.name} {note}"
+
+
+def _is_damage(problem: DataError) -> bool:
+    """Whether a store holds something else or is broken, and not merely in use or out of reach."""
+    cause = problem.__cause__
+    damage = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return not isinstance(cause, sqlite3.Error) or getattr(cause, "sqlite_errorcode", 1) & 0xFF in damage
+
+
+def _delete(path: Path) -> None:
+    try:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    except OSError as problem:
+        raise UserError(f"cannot replace {path}: {problem.strerror}") from problem

@@ -3,25 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from envhub.cli.app import COMMANDS, run
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run a command in a folder of its own; returns (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run(list(arguments))
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
+from envhub.cli.app import COMMANDS
 
 
 def test_help_lists_every_command(cli):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from envhub.cli.options import given, options_of
 from envhub.environment import validate_config
 from envhub.errors import UserError
-from envhub.records import JsonlWriter, RolloutStore, RunFolder, numbered_folder, read_rollouts
+from envhub.records import JsonlWriter, RolloutStore, RunFolder, numbered_folder, read_rollouts, reconciled
 from envhub.rollout import Rollout
 
 
@@ -62,13 +62,21 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
         file = path / "rollouts.jsonl"
         if resume:
             _check_kind(folder)
+        else:
+            folder.write_config(config.model_dump(mode="json"))
         earlier = load_evaluation(baseline) if baseline is not None else None
-        with JsonlWriter(file) as writer, RolloutStore(path / "rollouts.sqlite") as store:
-            done = list(read_rollouts(file))  # after the writer has cut off what an interrupted run left unfinished
+        with JsonlWriter(file) as writer:
+            if writer.cut:
+                _note(f"{file} ended in half a line, which is dropped")
+            done = list(read_rollouts(file))
             if done:
                 _check_same(config, folder)
             folder.write_config(config.model_dump(mode="json"))
-            rollouts = asyncio.run(_evaluate(config, done, writer, store, say))
+            store, repaired = reconciled(path / "rollouts.sqlite", done, phase="eval")
+            with store:
+                if repaired:
+                    _note(repaired)
+                rollouts = asyncio.run(_evaluate(config, done, writer, store, say))
         return _report(config, rollouts, path, ks, (baseline, earlier), as_json)
 
 
@@ -146,6 +154,10 @@ def _report(
             print_comparison(comparison, str(first), str(path))
         click.echo(f"results: {path}")
     return 0 if summary.scored else 1
+
+
+def _note(text: str) -> None:
+    click.echo(f"envhub: note: {text}", err=True)
 
 
 def load_evaluation(path: Path) -> list[Rollout]:
