@@ -1,25 +1,54 @@
 """Checkpoints: written beside the old ones, synced, then renamed, so that a reader finds a whole one or none."""
 
+import json
 import os
-import pickle
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
+from envhub.agents.engines.loading import earlier_checkpoint
+from envhub.agents.models import ModelError, ModelSource, resolve_model
 from envhub.errors import UserError
 from envhub.home import write_atomically
-from envhub.records import read_json
+from envhub.ledger import Ledger, LedgerError
 from envhub.trainer.strategy import Strategy
 
 _NAME = re.compile(r"step-(\d+)")
 _META, _STATE, _MODEL = "checkpoint.json", "trainer.pt", "model"
+
+
+class Place(BaseModel):
+    """Where the task sampler was."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    position: int = Field(ge=0)
+    seed: int = Field(ge=0)
+
+
+class Meta(BaseModel):
+    """What the loop saves with a checkpoint: finished steps, the sampler's place, the ledger, the weight version."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: int = Field(ge=0)
+    sampler: Place
+    ledger: dict[str, int | dict[str, int]]
+    version: int = Field(ge=0)
+
+    def counts(self) -> Ledger:
+        """The ledger. Raises ValueError or LedgerError where it is none."""
+        try:
+            return Ledger.from_dict(self.ledger)
+        except (KeyError, TypeError) as problem:
+            raise ValueError(f"ledger: {problem}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +63,55 @@ class Checkpoint:
         """The model folder, in Hugging Face layout."""
         return self.path / _MODEL
 
-    def meta(self) -> dict[str, Any]:
-        """What the loop saved with it."""
-        return read_json(self.path / _META)
-
-    def state(self) -> dict[str, Any]:
-        """The strategy's state. Raises UserError when the file is damaged."""
+    def meta(self) -> "Meta":
+        """What the loop saved with it. Raises UserError when the file is damaged."""
         try:
-            loaded: dict[str, Any] = torch.load(self.path / _STATE, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as problem:
-            raise UserError(f"the checkpoint {self.path} is damaged: {_STATE}: {problem}") from problem
-        return loaded
+            value = json.loads((self.path / _META).read_bytes())
+            meta = Meta.model_validate(value, strict=True)
+            if meta.step != self.step:
+                raise ValueError(f"it is of step {meta.step}")
+            meta.counts()
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            raise self.damaged(_META, f"{place}: {first['msg']}") from None
+        except (OSError, ValueError, RecursionError, LedgerError) as problem:
+            raise self.damaged(_META, problem) from problem
+        return meta
+
+    def source(self) -> ModelSource:
+        """The model that was saved. Raises UserError when its folder is damaged."""
+        try:
+            return resolve_model(str(self.path))
+        except ModelError as problem:
+            raise self.damaged(_MODEL, problem) from problem
+
+    def restore(self, strategy: Strategy) -> None:
+        """Let a strategy take up its state. Raises UserError when the file is damaged."""
+        try:
+            state = torch.load(self.path / _STATE, map_location="cpu", weights_only=True)
+        except Exception as problem:  # damaged bytes make the unpickler raise errors of any class
+            raise self.damaged(_STATE, problem) from problem
+        try:
+            strategy.load_state(state)
+        except ValueError as problem:
+            raise self.damaged(_STATE, problem) from problem
+
+    def damaged(self, file: str, problem: object) -> UserError:
+        """The error for a damaged file of this checkpoint, with what to do about it."""
+        earlier = earlier_checkpoint(self.path)
+        remedy = (
+            "no earlier one is there, so start a new run"
+            if earlier is None
+            else f"remove that folder to go on from the earlier checkpoint {earlier}"
+        )
+        said = str(problem) or type(problem).__name__
+        return UserError(f"the checkpoint {self.path} is damaged: {self.path / file}: {said}; {remedy}")
 
 
-def save(folder: Path, step: int, strategy: Strategy, tokenizer: Any, meta: Mapping[str, Any], keep: int) -> Checkpoint:
+def save(folder: Path, strategy: Strategy, tokenizer: Any, meta: Meta, keep: int) -> Checkpoint:
     """Write the checkpoint of a step, then remove all but the newest `keep`. Raises UserError; the old ones stay then."""
-    import json
-
-    target = folder / f"step-{step:06d}"
+    target = folder / f"step-{meta.step:06d}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".writing-*"):
@@ -61,7 +121,7 @@ def save(folder: Path, step: int, strategy: Strategy, tokenizer: Any, meta: Mapp
             strategy.save_model(writing / _MODEL)
             tokenizer.save_pretrained(writing / _MODEL)
             torch.save(strategy.state(), writing / _STATE)
-            write_atomically(writing / _META, json.dumps({"step": step, **meta}, indent=2, default=str))
+            write_atomically(writing / _META, meta.model_dump_json(indent=2))
             _sync(writing)
             writing.chmod(0o755)
             if target.exists():
@@ -75,7 +135,7 @@ def save(folder: Path, step: int, strategy: Strategy, tokenizer: Any, meta: Mapp
         raise UserError(f"cannot write the checkpoint {target}: {problem}; earlier checkpoints are whole") from problem
     for old in finished(folder)[:-keep]:
         shutil.rmtree(old.path, ignore_errors=True)
-    return Checkpoint(step, target)
+    return Checkpoint(meta.step, target)
 
 
 def finished(folder: Path) -> list[Checkpoint]:

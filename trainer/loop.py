@@ -212,18 +212,17 @@ class Trainer:
 
     def save(self) -> checkpoint.Checkpoint:
         """Write a checkpoint of the present step."""
-        meta = {"sampler": self.sampler.state(), "ledger": self.ledger.to_dict(), "version": self.version}
-        return checkpoint.save(
-            self.folder.path / "checkpoints", self.step, self.strategy, self.tokenizer, meta, self.config.keep
-        )
+        place = checkpoint.Place(**self.sampler.state())
+        meta = checkpoint.Meta(step=self.step, sampler=place, ledger=self.ledger.to_dict(), version=self.version)
+        return checkpoint.save(self.folder.path / "checkpoints", self.strategy, self.tokenizer, meta, self.config.keep)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
-        """Take up a checkpoint: later metrics and rollouts are forgotten, they will be made again."""
+        """Take up a checkpoint; later rollouts are forgotten, they will be made again. Raises UserError for a damaged one."""
         meta = saved.meta()
-        self.strategy.load_state(saved.state())
-        self.sampler.load_state(meta["sampler"])
-        self.ledger = self.pool.ledger = Ledger.from_dict(meta["ledger"])
-        self.step, self.version = saved.step, meta["version"]
+        saved.restore(self.strategy)
+        self.sampler.load_state(meta.sampler.model_dump())
+        self.ledger = self.pool.ledger = meta.counts()
+        self.step, self.version = saved.step, meta.version
         self.agent.engine.weight_version = self.version  # it was started with that version's weights
         self.forget(self.step)
 

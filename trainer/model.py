@@ -7,28 +7,20 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from envhub.errors import UserError
+from envhub.agents.engines.loading import load_causal_model
 
 _CHUNK = 1024  # positions whose logits exist at one time
 
 
 def load_model(path: Path, device: str, *, gradient_checkpointing: bool = False) -> Any:
     """The model of a folder, its parameters in float32. Raises UserError when it cannot be loaded."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError) as problem:
-        raise UserError(f"cannot load the model {path}: {problem}") from problem
+    model = load_causal_model(str(path), torch.float32, device)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # the engine samples without dropout, so logprobs are compared without it
     if gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    moved: Any = model.to(device)  # type: ignore[arg-type]
-    return moved
+    return model
 
 
 class TokenScorer:

@@ -81,13 +81,15 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         logging.getLogger("envhub").addHandler(log_file)
         stack.callback(log_file.close)
         stack.callback(logging.getLogger("envhub").removeHandler, log_file)
-        saved = None
+        saved, source = None, initial
         if resume is not None:
             done = checkpoint.finished(path / "checkpoints")
             saved = done[-1] if done else None
+            if saved is not None:
+                saved.meta()
+                source = saved.source()
             metrics.forget_after(path, saved.step if saved is not None else -1)
         progress.say(f"run folder: {path}")
-        source = initial if saved is None else resolve_model(str(saved.path))
         folder.write_config(config.model_dump(mode="json"))
         launcher = LocalLauncher()
         stack.callback(launcher.close)

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up a saved state."""
+        """Take up a saved state. Raises ValueError for one that is not of this model."""
 
 
 class TorchStrategy(Strategy):
@@ -186,14 +186,47 @@ class TorchStrategy(Strategy):
     def state(self) -> dict[str, Any]:
         out = {"optimizer": self.optimizer.state_dict(), "torch_rng": torch.get_rng_state()}
         if self.device.type == "cuda":
-            out["cuda_rng"] = torch.cuda.get_rng_state()
+            out["cuda_rng"] = torch.cuda.get_rng_state(self.device)
         return out
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["torch_rng"])
-        if "cuda_rng" in state and self.device.type == "cuda":
-            torch.cuda.set_rng_state(state["cuda_rng"])
+        if not isinstance(state, dict) or not {"optimizer", "torch_rng"} <= state.keys():
+            raise ValueError("it holds no optimizer and random generator")
+        # The hyperparameters are those of the run's configuration, which a resumed run keeps.
+        own = self.optimizer.state_dict()["param_groups"]
+        shapes = [parameter.shape for group in self.optimizer.param_groups for parameter in group["params"]]
+        moments = _checked_moments(state["optimizer"], shapes)
+        try:
+            torch.set_rng_state(state["torch_rng"])
+            if "cuda_rng" in state and self.device.type == "cuda":
+                torch.cuda.set_rng_state(state["cuda_rng"], self.device)
+        except (RuntimeError, TypeError, AttributeError) as problem:
+            raise ValueError(f"random generator: {problem}") from problem
+        self.optimizer.load_state_dict({"state": moments, "param_groups": own})
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _checked_moments(saved: Any, shapes: Sequence[torch.Size]) -> dict[int, dict[str, Tensor]]:
+    """AdamW's state by a parameter's number. Raises ValueError where it does not fit parameters of these shapes."""
+    groups = saved.get("param_groups") if isinstance(saved, dict) else None
+    state = saved.get("state") if isinstance(saved, dict) else None
+    if not isinstance(groups, list) or not isinstance(state, dict):
+        raise ValueError("optimizer: it has no state and param_groups")
+    for number, values in state.items():
+        if not isinstance(number, int) or not 0 <= number < len(shapes):
+            raise ValueError(f"optimizer: no parameter {number!r}; the model has {len(shapes)}")
+        expected = {"step": torch.Size(), **dict.fromkeys(_MOMENTS, shapes[number])}
+        if not isinstance(values, dict) or values.keys() != expected.keys():
+            raise ValueError(f"optimizer: parameter {number} has not {', '.join(expected)}")
+        for name, shape in expected.items():
+            value = values[name]
+            if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape != shape:
+                raise ValueError(f"optimizer: {name} of parameter {number} is no tensor of shape {tuple(shape)}")
+            if not bool(value.isfinite().all()):
+                raise ValueError(f"optimizer: {name} of parameter {number} is not finite")
+    return state
 
 
 def _add(sums: dict[str, float], name: str, value: Tensor) -> None:

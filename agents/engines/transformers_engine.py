@@ -87,11 +87,11 @@ class TransformersEngine(Engine):
     def _load(self) -> None:
         try:
             import torch
-            from transformers import AutoModelForCausalLM
-            from transformers.utils import logging
+            import transformers  # noqa: F401
         except ImportError as problem:
             raise MissingExtraError("engine 'transformers'", "train") from problem
         from envhub.agents.engines.batching import Batch
+        from envhub.agents.engines.loading import load_causal_model
 
         device = self.options.device
         if device == "auto":
@@ -101,12 +101,8 @@ class TransformersEngine(Engine):
         dtype = fast_dtype() if self.options.dtype == "auto" else self.options.dtype
         if dtype not in DTYPES:
             raise UserError(f"engine 'transformers': dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
-        logging.disable_progress_bar()
-        try:
-            module = AutoModelForCausalLM.from_pretrained(self.model, dtype=getattr(torch, dtype))
-            self._module = module.eval().requires_grad_(False).to(device)
-        except (OSError, ValueError, RuntimeError) as problem:
-            raise UserError(f"transformers cannot load {self.model}: {problem}") from problem
+        module = load_causal_model(self.model, getattr(torch, dtype), device)
+        self._module = module.eval().requires_grad_(False)
         own = getattr(module.config.get_text_config(), "max_position_embeddings", None)
         self.max_context = min((n for n in (self.options.max_context, own) if n is not None), default=None)
         generator = torch.Generator(device).manual_seed(self.options.seed)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
 from envhub.agents.engines.guardian import Guardian
+from envhub.agents.engines.loading import refuse_damaged
 from envhub.agents.engines.precision import fast_dtype
 from envhub.agents.engines.weights import shapes_of, shared_file
 from envhub.environment import validate_config
@@ -92,6 +93,7 @@ class VllmEngine(Engine):
             raise UserError(
                 f"vLLM is installed but does not import: {problem}; run envhub doctor --repair"
             ) from problem
+        refuse_damaged(self.model)
         on_cpu = current_platform.is_cpu()
         self._closed = False
         try:
@@ -102,7 +104,7 @@ class VllmEngine(Engine):
         except TimeoutError:
             await self.close()
             raise EngineFault(f"vLLM did not start within {self.options.start_seconds:g} s") from None
-        except (OSError, RuntimeError, TypeError, ValueError) as problem:
+        except Exception as problem:  # vLLM, and what reads a configuration for it, raise errors of any class
             await self.close()
             raise UserError(f"vLLM cannot run {self.model}: {_last_line(problem)}") from problem
         self.max_context = self._llm.model_config.max_model_len

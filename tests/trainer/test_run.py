@@ -110,10 +110,23 @@ def test_old_checkpoints_go_when_new_ones_are_safe(tmp_path: Path, letters: str)
 
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, letters: str):
     folder = run(tmp_path / "run", letters, steps=1, eval_tasks=0)
-    state = folder / "checkpoints/step-000001/trainer.pt"
-    state.write_bytes(state.read_bytes()[:1000])
-    with pytest.raises(UserError, match="step-000001 is damaged"):
-        run(folder, letters, resume=folder, steps=2, eval_tasks=0)
+    for name in ("trainer.pt", "model/model.safetensors", "checkpoint.json"):
+        file = folder / "checkpoints/step-000001" / name
+        file.write_bytes(file.read_bytes()[:-100])
+        with pytest.raises(UserError, match=f"step-000001 is damaged: .*{name}.*start a new run"):
+            run(folder, letters, resume=folder, steps=2, eval_tasks=0)
+
+
+def test_a_resumed_run_goes_on_after_a_half_written_row_and_refuses_another(tmp_path: Path, letters: str):
+    folder = run(tmp_path / "run", letters, steps=1, eval_tasks=0)
+    file = folder / "metrics.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"step": 2, "ki')
+    run(folder, letters, resume=folder, steps=2, eval_tasks=0)
+    assert [row["step"] for row in read_metrics(folder)] == [1, 2]
+    file.write_bytes(b"[]\n" + whole)
+    with pytest.raises(UserError, match="metrics.jsonl, line 1"):
+        run(folder, letters, resume=folder, steps=3, eval_tasks=0)
 
 
 def test_faults_are_dropped_with_a_count_and_the_run_goes_on(tmp_path: Path):
