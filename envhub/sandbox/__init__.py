@@ -4,7 +4,15 @@ import threading
 
 from envhub.errors import UserError, did_you_mean
 from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
-from envhub.sandbox.grading import Failure, Report, grade_function, grade_program, same_output, same_value
+from envhub.sandbox.grading import (
+    Failure,
+    Report,
+    grade_by_tests,
+    grade_function,
+    grade_program,
+    same_output,
+    same_value,
+)
 from envhub.sandbox.process import ProcessSandbox, is_plain
 
 TIERS: dict[str, type[Sandbox]] = {"process": ProcessSandbox}
@@ -21,6 +29,7 @@ __all__ = [
     "Sandbox",
     "SandboxLimits",
     "default_sandbox",
+    "grade_by_tests",
     "grade_function",
     "grade_program",
     "is_plain",

@@ -52,7 +52,7 @@ class CallResult:
     """One call of a function. `value` means something only when the outcome is `ok`.
 
     `stdout` and `stderr` are what the process had printed, in all, by the time the last call ended; they come with
-    the last result only.
+    the last result only. `raised` is the nearest built-in exception type of an error, by name, and its arguments.
     """
 
     outcome: RunOutcome
@@ -60,6 +60,7 @@ class CallResult:
     error: str = ""
     stdout: str = ""
     stderr: str = ""
+    raised: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,26 @@ class Sandbox(ABC):
     ) -> list[CallResult]:
         """Load `source` once in a new process and call `entry` with each list of arguments in turn.
 
-        `entry` names a function, or a method of a class `Solution`. Arguments are None, bool, int, float, str, and
-        lists, tuples and dicts of those; returned objects of other types come back as a value equal to no other.
+        `entry` names a function, or a method of a class `Solution`. Arguments are None, bool, int, float, complex, str,
+        bytes, range, and lists, tuples, sets, frozensets and dicts of those; returned objects of other types come back as a
+        value equal to no other.
         The next arguments are sent only after the last answer. When the process ends, the calls that are left get the
         outcome that ended it.
 
         Raises `EnvironmentFault` when the sandbox failed, `UserError` for arguments that cannot be sent.
+        """
+
+    @abstractmethod
+    async def check(self, source: str, entry: str, tests: str, limits: SandboxLimits | None = None) -> CallResult:
+        """Run a test program that calls functions of `source`: the two have a process each, and only plain values,
+        copied, go from one to the other.
+
+        In `tests`, the name `entry` and every other name that nothing there defines are functions of the submission.
+        The value is whether all assertions held, `error` the one that did not. An outcome other than `ok` is an error
+        that the tests did not expect, an object returned by `entry` that is no plain value, or an end of either process.
+        Results of the other functions may be objects, for the tests to set attributes of and to hand back.
+
+        Raises `EnvironmentFault` when the sandbox failed, or the tests cannot be run in this way.
         """
 
     @abstractmethod

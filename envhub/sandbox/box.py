@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,6 +62,10 @@ def parse_reply(data: Any, nonce: str) -> CallResult:
         except (ValueError, TypeError, RecursionError) as error:
             raise BrokenProtocolError("a reply without a value") from error
     match data["e"]:
+        case [str(kind), str(message), str(builtin), list(arguments)]:
+            outcome = _CHILD_OUTCOMES.get(kind, RunOutcome.error)
+            plain = [value for value in arguments if value is None or isinstance(value, str | int)]
+            return CallResult(outcome, error=message[:2000], raised=(builtin, *plain))
         case [str(kind), str(message)]:
             return CallResult(_CHILD_OUTCOMES.get(kind, RunOutcome.error), error=message[:2000])
     raise BrokenProtocolError("a reply without an error")
@@ -106,8 +112,13 @@ class Box:
         self._drains: list[asyncio.Task[None]] = []
         self._report: asyncio.Task[None] | None = None
 
-    async def start(self, source: str, entry: str | None, stdin: bytes = b"") -> None:
-        """Start the processes; returns when the candidate is about to run. Raises `EnvironmentFault`."""
+    async def start(
+        self, source: str, entry: str | None, stdin: bytes = b"", names: Sequence[str] | None = None
+    ) -> None:
+        """Start the processes; returns when the source is about to run. Raises `EnvironmentFault`.
+
+        With `names` the source is a test program, which asks for each call of one of these.
+        """
         uid = None
         if os.geteuid() == 0:
             uid, self._claim = _claim_user()
@@ -133,6 +144,7 @@ class Box:
                 {
                     "source": source,
                     "entry": entry,
+                    "names": None if names is None else list(names),
                     "limits": limits,
                     "uid": uid,
                     "directory": self._directory,
@@ -194,6 +206,17 @@ class Box:
             kept += part[: cap - len(kept)]
             if self.overflow:
                 self.stop()
+
+    async def exchange(self, request: dict[str, object], limit: int) -> Any:
+        """Send one frame and read one of at most `limit` bytes. Raises what `read_frame` does, and `ConnectionError`."""
+        self.requests.write(frame(request))
+        await self.requests.drain()
+        return await read_frame(self.replies, limit)
+
+    async def ask(self, request: dict[str, object]) -> CallResult:
+        """The answer of a served submission to one request. Raises as `exchange` does."""
+        nonce = secrets.token_hex(8)
+        return parse_reply(await self.exchange({"i": nonce, **request}, (self.limits.result_kb << 10) + 1024), nonce)
 
     def stop(self) -> None:
         """Ask the supervisor to kill everything; it still reports and cleans up."""

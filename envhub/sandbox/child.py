@@ -7,7 +7,6 @@ then removes the working directory. Only the worker's own socket reaches the can
 """
 
 import ctypes
-import json
 import os
 import resource
 import select
@@ -17,44 +16,17 @@ import time
 MYPY = False
 if MYPY:
     from envhub.sandbox.folders import over_quota, remove_tree
-    from envhub.sandbox.wire import TooLargeError, decode, encode, frame
+    from envhub.sandbox.worker import receive, run_program, send, serve, serve_tests
 else:  # started by its path with nothing of envhub importable: the neighbour is found by the folder
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from folders import over_quota, remove_tree
-    from wire import TooLargeError, decode, encode, frame
+    from worker import receive, run_program, send, serve, serve_tests
 
     del sys.path[0]
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
 _SIGKILL = 9
 _KILLER_OFFSET = 1000
-
-
-def _read_exactly(fd: int, size: int) -> bytes:
-    parts = []
-    while size:
-        part = os.read(fd, min(size, 1 << 16))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def _receive(fd: int) -> "dict[str, object]":
-    data = json.loads(_read_exactly(fd, int.from_bytes(_read_exactly(fd, 4), "big")))
-    assert isinstance(data, dict)
-    return data
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _send(fd: int, data: object) -> None:
-    _write(fd, frame(data))
 
 
 # --- the worker: confinement ---------------------------------------------------------------------------------------
@@ -152,103 +124,6 @@ def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, i
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
 
 
-# --- the worker: candidate code ------------------------------------------------------------------------------------
-
-
-def _described(error: BaseException) -> "list[str]":
-    """What went wrong as `[outcome, message]`; the message may be the candidate's own text and is capped."""
-    if isinstance(error, SystemExit):
-        return ["exited", "SystemExit"]
-    if isinstance(error, MemoryError):
-        return ["memory", "MemoryError"]
-    try:
-        text = str(error)[:2000]
-    except BaseException:  # the candidate's exception class may do anything in __str__
-        text = ""
-    outcome = "result_limit" if isinstance(error, TooLargeError) else "error"
-    return [outcome, f"{type(error).__name__}: {text}" if text else type(error).__name__]
-
-
-def _compiled(source: str) -> object:
-    try:
-        return compile(source, "solution.py", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
-        problem = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise _CompileError(f"{type(error).__name__}: {problem}{line}") from None
-
-
-class _CompileError(Exception):
-    pass
-
-
-def _module(name: str) -> "dict[str, object]":
-    module = type(sys)(name)
-    sys.modules[name] = module
-    return module.__dict__
-
-
-def _entry(namespace: "dict[str, object]", name: str) -> object:
-    """A callable of that name, or the method of a class `Solution`."""
-    found = namespace.get(name)
-    if found is None and isinstance(namespace.get("Solution"), type):
-        found = getattr(namespace["Solution"](), name, None)  # type: ignore[operator]
-    if not callable(found):
-        raise NameError(f"the source defines no function {name!r}")
-    return found
-
-
-def _serve(channel: int, source: str, entry: str, budget: int) -> None:
-    """Load the source, then answer one call after another until the channel closes."""
-    nonce = _receive(channel)["i"]
-    try:
-        namespace = _module("solution")
-        exec(_compiled(source), namespace)  # type: ignore[arg-type]
-        function = _entry(namespace, entry)
-    except _CompileError as error:
-        return _send(channel, {"i": nonce, "e": ["syntax_error", str(error)]})
-    except BaseException as error:  # candidate code raises whatever it likes
-        return _send(channel, {"i": nonce, "e": _described(error)})
-    _send(channel, {"i": nonce, "r": None})
-    while True:
-        request = _receive(channel)
-        leaving = False
-        try:
-            arguments = decode(request["a"])
-            value = encode(function(*arguments), budget)  # type: ignore[operator, misc]
-            reply = frame({"i": request["i"], "r": value})
-            if len(reply) > budget:
-                raise TooLargeError("larger than the limit of a result")
-        except BaseException as error:  # candidate code raises whatever it likes
-            leaving = isinstance(error, SystemExit)
-            reply = frame({"i": request["i"], "e": _described(error)})
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except BaseException:  # the candidate may have replaced or closed the stream
-                continue
-        _write(channel, reply)
-        if leaving:
-            return None
-
-
-def _run_program(channel: int, source: str) -> None:
-    """Run the source as a program; the label sent on failure only names the failure, the exit code decides."""
-    try:
-        exec(_compiled(source), _module("__main__"))  # type: ignore[arg-type]
-    except _CompileError as error:
-        _send(channel, {"i": "", "e": ["syntax_error", str(error)]})
-        sys.stderr.write(f"{error}\n")
-        sys.exit(1)
-    except SystemExit:
-        raise
-    except BaseException as error:  # candidate code raises whatever it likes
-        _send(channel, {"i": "", "e": _described(error)})
-        traceback = error.__traceback__ and error.__traceback__.tb_next
-        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-        sys.exit(1)
-
-
 def _work(config: "dict[str, object]", channel: int, gate: int, supervisor: int, handles: "dict[str, int]") -> None:
     try:
         _confine(config, supervisor, handles)
@@ -259,11 +134,15 @@ def _work(config: "dict[str, object]", channel: int, gate: int, supervisor: int,
     except BaseException as error:  # whatever it is, the candidate must not start, and the parent must learn why
         os.write(gate, f"{type(error).__name__}: {error}".encode()[:2000])
         os._exit(1)
+    names = config["names"]
     config.clear()
-    if entry is None:
-        return _run_program(channel, source)
+    if entry is None and names is None:
+        return run_program(channel, source)
     try:
-        _serve(channel, source, str(entry), budget)
+        if isinstance(names, list):
+            serve_tests(channel, source, names)
+        else:
+            serve(channel, source, str(entry), budget)
     finally:
         os._exit(0)
 
@@ -337,7 +216,7 @@ def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
 
 
 def _supervise(control: int, channel: int) -> None:
-    config = _receive(control)
+    config = receive(control)
     limits, directory, uid = config["limits"], str(config["directory"]), config["uid"]
     assert isinstance(limits, dict) and (uid is None or isinstance(uid, int))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -359,7 +238,7 @@ def _supervise(control: int, channel: int) -> None:
         for fd in (channel, gate_end, *handles.values()):
             os.close(fd)
         problem = os.read(gate, 4096).decode("utf-8", "replace")
-        _send(control, {"fault": problem} if problem else {"started": True})
+        send(control, {"fault": problem} if problem else {"started": True})
         reason = _watch(control, worker, directory, limits["disk_mb"])
         if reason != "ended":
             os.kill(worker, _SIGKILL)
@@ -368,7 +247,7 @@ def _supervise(control: int, channel: int) -> None:
     finally:
         _kill_everything(uid)
         remove_tree(directory)
-    _send(control, {"reason": reason, "code": code, "cpu": cpu})
+    send(control, {"reason": reason, "code": code, "cpu": cpu})
     os._exit(0)
 
 

@@ -12,7 +12,10 @@ _SHOWN = 500
 
 @dataclass(frozen=True)
 class Failure:
-    """The first test that failed. `expected` and `got` are shortened text; `outcome` is `ok` for a wrong answer."""
+    """The first test that failed. `expected` and `got` are shortened text; `outcome` is `ok` for a wrong answer.
+
+    Of a test program (`grade_by_tests`) only `error` is known: the assertion that failed, or another error.
+    """
 
     index: int
     arguments: str
@@ -118,6 +121,21 @@ async def grade_function(
         got = result.value if result.outcome is RunOutcome.ok else ""
         tally.add(right, result.outcome, result.error, arguments, expected, got)
     return tally.report()
+
+
+async def grade_by_tests(
+    sandbox: Sandbox, source: str, entry: str, tests: str, limits: SandboxLimits | None = None
+) -> Report:
+    """Run a test program that calls functions of the submission; it counts as one test. See `Sandbox.check`.
+
+    The failure's `error` is the assertion that did not hold, or what the submission did wrong.
+    Raises `EnvironmentFault` when the sandbox failed, or the tests cannot be run.
+    """
+    result = await sandbox.check(source, entry, tests, limits)
+    if result.outcome is RunOutcome.ok and result.value is True:
+        return Report(1, 1, {"passed": 1})
+    name = "wrong" if result.outcome is RunOutcome.ok else result.outcome.value
+    return Report(0, 1, {name: 1}, Failure(0, "", "", "", result.error[:_SHOWN], result.outcome))
 
 
 async def grade_program(

@@ -18,6 +18,7 @@ from typing import Any
 from envhub.errors import EnvironmentFault, UserError
 from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
 from envhub.sandbox.box import Box, BrokenProtocolError, parse_reply, read_frame
+from envhub.sandbox.judging import EndedError, called_names, judge
 from envhub.sandbox.probes import run_probes
 from envhub.sandbox.seccomp import supported
 from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode, frame
@@ -58,25 +59,38 @@ class ProcessSandbox(Sandbox):
         await asyncio.gather(*here, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _box(self, source: str, entry: str | None, limits: SandboxLimits, stdin: str = "") -> AsyncIterator[Box]:
-        loop = asyncio.get_running_loop()
-        turn = self._turns.setdefault(loop, asyncio.Semaphore(self._concurrency))
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for a submission's turn; its boxes are open inside only."""
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency))
         async with turn:
             task = asyncio.current_task()
             assert task is not None
             self._running.add(task)
-            box = Box(limits)
             try:
-                async with asyncio.timeout(_START_SECONDS):
-                    await box.start(source, entry, stdin.encode("utf-8", "surrogatepass"))
-                yield box
-            except (OSError, EOFError, TimeoutError) as error:
-                await box.finish()
-                said = box.complaint()
-                raise EnvironmentFault(f"the sandbox failed ({type(error).__name__}: {error}): {said}") from error
+                yield
             finally:
                 self._running.discard(task)
-                await box.finish()
+
+    @contextlib.asynccontextmanager
+    async def _box(
+        self,
+        source: str,
+        entry: str | None,
+        limits: SandboxLimits,
+        stdin: str = "",
+        names: Sequence[str] | None = None,
+    ) -> AsyncIterator[Box]:
+        box = Box(limits)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await box.start(source, entry, stdin.encode("utf-8", "surrogatepass"), names)
+            yield box
+        except (OSError, EOFError, TimeoutError) as error:
+            await box.finish()
+            said = box.complaint()
+            raise EnvironmentFault(f"the sandbox failed ({type(error).__name__}: {error}): {said}") from error
+        finally:
+            await box.finish()
 
     async def calls(
         self, source: str, entry: str, calls: Sequence[Sequence[Any]], limits: SandboxLimits | None = None
@@ -88,7 +102,7 @@ class ProcessSandbox(Sandbox):
         if _source_problem(source, limits):
             return [CallResult(RunOutcome.source_limit, error=_source_problem(source, limits))] * len(calls)
         requests = [_encoded_arguments(arguments) for arguments in calls]
-        async with self._box(source, entry, limits) as box:
+        async with self._turn(), self._box(source, entry, limits) as box:
             broken: tuple[RunOutcome, str] | None = None
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + limits.wall_seconds):
@@ -107,11 +121,40 @@ class ProcessSandbox(Sandbox):
         results[-1] = CallResult(last.outcome, last.value, last.error, _text(box.stdout), _text(box.stderr))
         return results
 
+    async def check(self, source: str, entry: str, tests: str, limits: SandboxLimits | None = None) -> CallResult:
+        limits = limits or SandboxLimits()
+        if problem := _source_problem(source, limits):
+            return CallResult(RunOutcome.source_limit, error=problem)
+        names = called_names(tests, entry)
+        async with (
+            self._turn(),
+            self._box(source, entry, limits) as submission,
+            self._box(tests, None, limits, names=names) as checker,
+        ):
+            ended: Box | None = None
+            try:
+                async with asyncio.timeout(limits.wall_seconds):
+                    result = await judge(submission, checker, entry)
+            except TimeoutError:
+                result = CallResult(RunOutcome.timeout, error=f"ran longer than {limits.wall_seconds:g} s")
+            except EndedError as error:
+                ended = error.box
+            for box in (submission, checker):
+                box.stop()
+                async with asyncio.timeout(_START_SECONDS):
+                    await box.ended()
+            if submission.overflow:
+                ended = submission
+            if ended is not None:
+                outcome, said = ended.outcome()
+                result = CallResult(outcome, error=said)
+            return result
+
     async def run_program(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> ExecResult:
         limits = limits or SandboxLimits()
         if problem := _source_problem(source, limits):
             return ExecResult(RunOutcome.source_limit, 1, "", problem, 0.0)
-        async with self._box(source, None, limits, stdin) as box:
+        async with self._turn(), self._box(source, None, limits, stdin) as box:
             timed_out = False
             try:
                 async with asyncio.timeout(limits.wall_seconds):
@@ -176,14 +219,14 @@ def _encoded_arguments(arguments: Sequence[Any]) -> object:
 
 
 def is_plain(value: object, depth: int = 0) -> bool:
-    """Whether a value can be handed to a submission: None, bool, int, float, str, and lists, tuples and dicts of those."""
+    """Whether a value can be handed to a submission; see `Sandbox.calls` for the types."""
     if depth > MAX_DEPTH:
         return False
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple, set, frozenset):
         return all(is_plain(item, depth + 1) for item in value)  # type: ignore[attr-defined]
     if type(value) is dict:
         return all(is_plain(item, depth + 1) for pair in value.items() for item in pair)
-    return value is None or type(value) in (bool, int, float, str)
+    return value is None or type(value) in (bool, int, float, complex, str, bytes, range)
 
 
 def _text(data: bytearray) -> str:

@@ -1,14 +1,20 @@
 """Frames and values between the parent and a sandboxed process.
 
 Frames are JSON behind a length of four bytes, big-endian. Values travel as JSON with tags: `{"t": [...]}` is a tuple,
-`{"d": [[key, value], ...]}` a dict, `{"f": text}` a float, `{"o": text}` an object of another type.
+`{"s": [...]}` a set, `{"z": [...]}` a frozenset, `{"d": [[key, value], ...]}` a dict, `{"f": text}` a float,
+`{"c": [real, imaginary]}` a complex number, `{"b": hex}` bytes, `{"g": [start, stop, step]}` a range, `{"o": text}` an
+object of another type, and `{"h": number}` stands for an object that the process of the submission keeps.
 Imported on both sides, so only the standard library is used, and little of it.
 """
 
 import json
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
 
 MAX_DEPTH = 100
 MAX_INT_BITS = 14_284  # 4300 digits, the limit of CPython's conversion to text
+_SEQUENCES: "dict[type, str]" = {tuple: "t", set: "s", frozenset: "z"}
+_DICTS = (dict, Counter, OrderedDict, defaultdict)  # Python holds them all equal to a dict of the same items
 
 
 class TooLargeError(ValueError):
@@ -25,8 +31,25 @@ class Opaque:
         return self.text
 
 
-def encode(value: object, budget: int, depth: int = 0) -> object:
-    """`value` as tagged JSON data, by exact type. Raises `TooLargeError` beyond `budget` bytes or the depth limit."""
+class Handle:
+    """Stands for an object that the process of the submission keeps; equal to nothing but itself."""
+
+    number: int
+
+    def __init__(self, number: int) -> None:
+        self.__dict__["number"] = number
+
+
+def _opaque(value: object) -> object:
+    kind = type(value)
+    return {"o": f"<{kind.__module__}.{kind.__qualname__} object>"[:200]}
+
+
+def encode(value: object, budget: int, depth: int = 0, other: "Callable[[object], object]" = _opaque) -> object:
+    """`value` as tagged JSON data, by exact type; `other` gives the data for objects of types that cannot travel.
+
+    Raises `TooLargeError` beyond `budget` bytes or the depth limit.
+    """
     if depth > MAX_DEPTH:
         raise TooLargeError("nested too deeply")
     kind = type(value)
@@ -38,38 +61,56 @@ def encode(value: object, budget: int, depth: int = 0) -> object:
         return value
     if kind is float:
         return {"f": float.__repr__(value)}
-    if isinstance(value, str | list | tuple | dict) and kind in (str, list, tuple, dict) and len(value) > budget:
+    if kind is complex:
+        return {"c": [float.__repr__(value.real), float.__repr__(value.imag)]}  # type: ignore[attr-defined]
+    if kind in (str, bytes, list, *_SEQUENCES, *_DICTS) and len(value) > budget:  # type: ignore[arg-type]
         raise TooLargeError("larger than the limit of a result")
     if kind is str:
         return value
-    if kind is list:
-        return [encode(item, budget, depth + 1) for item in value]  # type: ignore[attr-defined]
-    if kind is tuple:
-        return {"t": [encode(item, budget, depth + 1) for item in value]}  # type: ignore[attr-defined]
-    if kind is dict:
-        items = value.items()  # type: ignore[attr-defined]
-        return {"d": [[encode(key, budget, depth + 1), encode(item, budget, depth + 1)] for key, item in items]}
-    return {"o": f"<{kind.__module__}.{kind.__qualname__} object>"[:200]}
+    if isinstance(value, range):  # has no subclasses
+        return {"g": [encode(part, budget) for part in (value.start, value.stop, value.step)]}
+    if kind is bytes:
+        return {"b": value.hex()}  # type: ignore[attr-defined]
+    if kind is list or kind in _SEQUENCES:
+        items = [encode(item, budget, depth + 1, other) for item in value]  # type: ignore[attr-defined]
+        return items if kind is list else {_SEQUENCES[kind]: items}
+    if kind in _DICTS:
+        pairs: Iterable[tuple[object, object]] = dict.items(value)  # type: ignore[arg-type]
+        return {"d": [[encode(item, budget, depth + 1, other) for item in pair] for pair in pairs]}
+    return other(value)
 
 
-def decode(data: object, depth: int = 0) -> object:
-    """The value of tagged JSON data. Raises `ValueError` or `TypeError` for anything `encode` would not write."""
+def decode(data: object, depth: int = 0, handle: "Callable[[int], object]" = Handle) -> object:
+    """The value of tagged JSON data; `handle` gives the object for the number of one that the submission keeps.
+
+    Raises `ValueError` or `TypeError` for anything `encode` would not write.
+    """
     if depth > 2 * MAX_DEPTH:
         raise TooLargeError("nested too deeply")
     if data is None or isinstance(data, bool | int | str):
         return data
     if isinstance(data, list):
-        return [decode(item, depth + 1) for item in data]
+        return [decode(item, depth + 1, handle) for item in data]
     if isinstance(data, dict) and len(data) == 1:
         ((tag, body),) = data.items()
-        if tag == "f" and isinstance(body, str):
-            return float(body)
-        if tag == "t" and isinstance(body, list):
-            return tuple(decode(item, depth + 1) for item in body)
-        if tag == "d" and isinstance(body, list):
-            return {decode(key, depth + 1): decode(item, depth + 1) for key, item in body}
-        if tag == "o" and isinstance(body, str):
-            return Opaque(body[:200])
+        match tag, body:
+            case "f", str():
+                return float(body)
+            case "c", [str(real), str(imaginary)]:
+                return complex(float(real), float(imaginary))
+            case "g", [int(start), int(stop), int(step)]:
+                return range(start, stop, step)
+            case "b", str():
+                return bytes.fromhex(body)
+            case "o", str():
+                return Opaque(body[:200])
+            case "h", int():
+                return handle(body)
+            case "d", list():
+                return {decode(key, depth + 1, handle): decode(item, depth + 1, handle) for key, item in body}
+            case (("t" | "s" | "z"), list()):
+                items = (decode(item, depth + 1, handle) for item in body)
+                return tuple(items) if tag == "t" else set(items) if tag == "s" else frozenset(items)
     raise ValueError("not a value in the tagged form")
 
 

@@ -3,7 +3,6 @@
 import ast
 import functools
 import re
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,19 @@ from pydantic import Field
 
 from envhub.environment import EnvironmentConfig, Reset, Step
 from envhub.environments.sandbox_code.bank import LEVELS
-from envhub.environments.sandbox_code.tasks import Tests, bank_tasks, from_jsonl, tests_of
+from envhub.environments.sandbox_code.tasks import bank_tasks, from_jsonl, tests_of
 from envhub.errors import UserError
 from envhub.limits import Limits
 from envhub.messages import Action, ActionLike, Message, Observation
-from envhub.sandbox import Failure, Report, RunOutcome, SandboxLimits, default_sandbox, grade_function, same_value
+from envhub.sandbox import (
+    Report,
+    RunOutcome,
+    SandboxLimits,
+    default_sandbox,
+    grade_by_tests,
+    grade_function,
+    same_value,
+)
 from envhub.single_turn import TaskEnvironment
 from envhub.tasks import Task, TaskSet
 
@@ -67,15 +74,14 @@ class SandboxCodeEnvironment(TaskEnvironment):
         return bank_tasks(config.levels, config.eval_fraction)
 
     def begin(self, options: Mapping[str, Any] | None) -> Task:
-        given = (options or {}).get("task")
-        self.task = given if given is not None and "entry" in given.info else self._draw()
-        self.messages = self.opening(self.task)
-        return self.task
+        """As in every environment of tasks. Raises `UserError` for a task that is of another environment."""
+        task = super().begin(options)
+        self.hidden = tests_of(task)
+        return task
 
     async def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Reset:
         self.begin(options)
         self.best, self.used = 0.0, 0
-        self.hidden = tests_of(self.task)
         return Observation(self.messages), {"task": self.task.id, "level": self.task.info.get("level")}
 
     def opening(self, task: Task) -> tuple[Message, ...]:
@@ -125,29 +131,12 @@ class SandboxCodeEnvironment(TaskEnvironment):
         if self.hidden.cases:
             same = same_value if self.hidden.exact_types else _equal
             return await grade_function(sandbox, source, self.hidden.entry, self.hidden.cases, limits, same=same)
-        return await _grade_by_program(source, self.hidden, limits)
+        tests = f"{preamble}\n{self.hidden.program}"
+        return await grade_by_tests(sandbox, source, self.hidden.entry, tests, limits)
 
     def oracle(self) -> ActionLike | None:
         solution = self.task.info.get("solution")
         return f"```python\n{solution.strip()}\n```" if solution else None
-
-
-async def _grade_by_program(source: str, hidden: Tests, limits: SandboxLimits) -> Report:
-    """Run a data file's own assertions after the submission.
-
-    They can only run where the submission runs, so this is weaker than `grade_function`: a fresh name for every run
-    guards the verdict against a program that ends early or prints what it likes, not against one that inspects frames.
-    """
-    token = secrets.token_hex(16)
-    run = f"exec(compile({hidden.program!r}, '<tests>', 'exec'), globals())"
-    program = f"{source}\n\n\ndef _check_{token}():\n    {run}\n    return {token!r}\n"
-    (result,) = await default_sandbox().calls(program, f"_check_{token}", [[]], limits)
-    passed = result.outcome is RunOutcome.ok and result.value == token
-    outcome = "passed" if passed else "wrong" if result.outcome is RunOutcome.ok else result.outcome.value
-    report = Report(int(passed), 1, {outcome: 1})
-    if passed:
-        return report
-    return Report(0, 1, {outcome: 1}, Failure(0, "", "", "", result.error, result.outcome))
 
 
 def submission(text: str, entry: str) -> str:
@@ -180,6 +169,8 @@ def _feedback(report: Report, entry: str) -> str:
     failure = report.first_failure
     if failure is None:
         return "All tests pass."
+    if not failure.arguments and failure.outcome in (RunOutcome.ok, RunOutcome.error):
+        return f"A test failed: {failure.error}. Try again."
     if failure.outcome is RunOutcome.ok:
         call = f"{entry}{_as_call(failure.arguments)}"
         return f"{call} returned {failure.got}, expected {failure.expected}. Try again."

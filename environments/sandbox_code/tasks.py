@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.environments.sandbox_code.bank import BankTask, expected, load_bank
-from envhub.errors import DataError
+from envhub.errors import DataError, UserError
 from envhub.sandbox import is_plain
 from envhub.tasks import ListTasks, Task, TaskSet, read_jsonl
 
@@ -21,8 +21,8 @@ DRAWN_TESTS = 4
 class Tests:
     """What a submission is held against. Never shown to the model, never inside the sandbox.
 
-    `cases` are pairs of arguments and expected value for `entry`. `program` is a test program of a data file, which is
-    run together with the submission where no plain cases could be read from it. Without `exact_types` values are compared
+    `cases` are pairs of arguments and expected value for `entry`. `program` is a test program of a data file, which
+    calls the submission from a process of its own where no plain cases could be read from it. Without `exact_types` values are compared
     by `==` alone, as the assertions of data files do.
     """
 
@@ -52,11 +52,17 @@ def _arguments(case: Sequence[Any]) -> str:
 
 
 def tests_of(task: Task) -> Tests:
-    """The hidden tests of a task: its own cases, and some drawn by the task's seed against the reference solution."""
-    if "level" not in task.info:
-        cases = tuple(ast.literal_eval(case) for case in task.info["cases"])
-        return Tests(task.info["entry"], cases, task.info.get("program", ""), exact_types=False)
-    item = _by_name()[task.info["name"]]
+    """The hidden tests of a task: its own cases, and some drawn by the task's seed against the reference solution.
+
+    Raises `UserError` for a task of another environment.
+    """
+    info = task.info
+    if {"entry", "cases", "program"} <= info.keys():
+        cases = tuple(ast.literal_eval(case) for case in info["cases"])
+        return Tests(info["entry"], cases, info["program"], exact_types=False)
+    item = _by_name().get(info.get("entry", ""))
+    if item is None:
+        raise UserError(f"task {task.id!r} is none of sandbox_code's; give one of the environment's own `tasks`")
     rng = task.rng
     arguments = [*item.cases, *(item.draw(rng) for _ in range(DRAWN_TESTS))]
     return Tests(item.name, tuple((tuple(case), expected(item, case)) for case in arguments))

@@ -1,0 +1,127 @@
+"""A test program and a submission, each in a process of its own: the calls of the one are carried to the other."""
+
+import ast
+import asyncio
+import builtins
+import secrets
+from collections.abc import Awaitable
+from typing import Any
+
+from envhub.errors import EnvironmentFault
+from envhub.sandbox.base import CallResult, RunOutcome
+from envhub.sandbox.box import Box, BrokenProtocolError
+from envhub.sandbox.wire import Handle, TooLargeError, encode
+
+_REQUEST_BYTES = 64 << 20
+_FINAL = ("BaseException", "BaseExceptionGroup", "GeneratorExit", "KeyboardInterrupt", "SystemExit")
+
+
+class EndedError(Exception):
+    """A process ended, or let go of its channel, before it had answered."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+
+
+class _SubmissionError(Exception):
+    def __init__(self, result: CallResult) -> None:
+        self.result = result
+
+
+def called_names(tests: str, entry: str) -> list[str]:
+    """`entry`, and the names that the tests use and neither define nor import: functions of the submission."""
+    try:
+        nodes = list(ast.walk(ast.parse(tests)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [entry]
+    used, known = set(), {entry, *dir(builtins)}
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name):
+                known.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                known.add(name)
+            case ast.alias(name=name, asname=alias):
+                known.add(alias or name.partition(".")[0])
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                known.add(name)
+    return [entry, *sorted(name for name in used - known if not name.startswith("__"))]
+
+
+async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
+    """Load the submission, run the tests, and carry their calls, one at a time. For the result see `Sandbox.check`.
+
+    Raises `EndedError` when a process ends before its time, `EnvironmentFault` when the tests cannot be run.
+    """
+    try:
+        loaded = await _answer(submission, {})
+        if loaded.outcome is not RunOutcome.ok:
+            return loaded
+        nonce = secrets.token_hex(8)
+        last = loaded
+        message = await _sent(checker, checker.exchange({"i": nonce}, _REQUEST_BYTES))
+        while True:
+            match message:
+                case {"i": str(given), "c": {"f": str(name), "a": arguments, "k": keywords}} if given == nonce:
+                    last = await _answer(submission, {"f": name, "a": arguments, "k": keywords})
+                    reply = _reply(last, name == entry, submission.limits.result_kb << 10)
+                    message = await _sent(checker, checker.exchange(reply, _REQUEST_BYTES))
+                case {"i": str(given), "v": [str(verdict), str(detail)]} if given == nonce:
+                    return _result(verdict, detail, last)
+                case _:
+                    raise EnvironmentFault(
+                        f"a test program sent what is neither a call nor a verdict: {message!r:.200}"
+                    )
+    except _SubmissionError as error:
+        return error.result
+    except (TooLargeError, BrokenProtocolError) as error:
+        raise EnvironmentFault(f"a test program sent {error}") from error
+
+
+async def _sent(box: Box, exchange: Awaitable[Any]) -> Any:
+    try:
+        return await exchange
+    except (asyncio.IncompleteReadError, ConnectionError):
+        raise EndedError(box) from None
+
+
+async def _answer(box: Box, request: dict[str, object]) -> CallResult:
+    try:
+        return await _sent(box, box.ask(request))  # type: ignore[no-any-return]
+    except TooLargeError as error:
+        raise _SubmissionError(CallResult(RunOutcome.result_limit, error=str(error))) from None
+    except BrokenProtocolError as error:
+        raise _SubmissionError(CallResult(RunOutcome.error, error=f"the process sent {error}")) from None
+
+
+def _reply(result: CallResult, entry: bool, budget: int) -> dict[str, object]:
+    """What the tests get for a call. Raises for a result that fails them whatever they say."""
+    if result.outcome is RunOutcome.ok:
+        return {"r": encode(result.value, budget, other=_refused if entry else _handle)}
+    if result.outcome is not RunOutcome.error or not result.raised or result.raised[0] in _FINAL:
+        raise _SubmissionError(result)
+    return {"e": [result.error, result.raised[0], list(result.raised[1:])]}
+
+
+def _refused(value: object) -> object:
+    text = f"returned {value!r}, which is no plain value; only built-in types can be compared"
+    raise _SubmissionError(CallResult(RunOutcome.error, error=text))
+
+
+def _handle(value: object) -> object:
+    return {"h": value.number} if isinstance(value, Handle) else _refused(value)
+
+
+def _result(verdict: str, detail: str, last: CallResult) -> CallResult:
+    match verdict:
+        case "passed":
+            return CallResult(RunOutcome.ok, True)
+        case "failed":
+            return CallResult(RunOutcome.ok, False, error=detail)
+        case "raised":
+            return last
+        case "error":
+            return CallResult(RunOutcome.error, error=detail)
+    raise EnvironmentFault(f"a test program cannot be run: {detail}")
