@@ -1,5 +1,6 @@
 """An algorithm is a named combination of parts, and so a plugin (entry-point group `envhub.algorithms`)."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +52,15 @@ class Algorithm:
             if value not in known:
                 hint = did_you_mean(value, known)
                 raise UserError(f"algorithm {self.name!r}: {name} is one of {', '.join(known)}, not {value!r}{hint}")
+        for name, number, most in (
+            ("kl_coef", self.kl_coef, math.inf),
+            ("clip_low", self.clip_low, 1.0),
+            ("clip_high", self.clip_high, math.inf),
+            ("dual_clip", self.dual_clip or 0.0, math.inf),
+        ):
+            if not (math.isfinite(number) and 0 <= number <= most):
+                reach = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
+                raise UserError(f"algorithm {self.name!r}: {name} is a finite number {reach}, not {number}")
 
     def with_options(self, **options: Any) -> "Algorithm":
         """The same algorithm with some parts replaced; options of None are skipped."""

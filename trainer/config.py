@@ -19,11 +19,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
              "learning_rate": 1e-3, "micro_tokens": 2048, "concurrency": 16, "model": "tiny", "engine": "transformers"},
 }  # fmt: skip
 
+LARGEST_SEED = 2**63 - 1
+_MOST_ROLLOUTS = 1_000_000  # of a step, and of an evaluation
+
 
 class TrainConfig(BaseModel):
     """Everything that defines a run. Unknown keys are errors; the resolved values are saved with the run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     env: str = Field(description="environment: an id, a file, or file.py:Class")
     env_config: dict[str, Any] = Field(default_factory=dict, description="configuration of the environment")
@@ -38,26 +41,32 @@ class TrainConfig(BaseModel):
     preset: Literal["auto", "cpu", "gpu", "test"] = Field("auto", description="sizes that fit a machine; auto looks")
     device: str = Field("auto", description="device of the trainer: auto, cpu or cuda")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="arithmetic of the trainer's model")
-    seed: int = Field(0, ge=0, description="of task order and sampling")
+    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="of task order and sampling")
     split: str = Field("train", description="split of the task set to train on")
 
-    steps: int = Field(100, ge=1, description="training steps, in all (a resumed run goes on up to it)")
-    tasks_per_step: int = Field(64, ge=1, description="tasks sampled for each step")
-    group_size: int = Field(8, ge=1, description="rollouts of each task")
-    updates_per_step: int = Field(1, ge=1, description="optimizer steps for the rollouts of a step")
-    minimum_group: int | None = Field(None, ge=1, description="smallest group that is kept after faults (default: 2)")
-    concurrency: int = Field(64, ge=1, description="rollouts that run at once")
-    retries: int = Field(2, ge=0, description="new attempts after a fault")
+    steps: int = Field(100, ge=1, le=10_000_000, description="training steps, in all (a resumed run goes on up to it)")
+    tasks_per_step: int = Field(64, ge=1, le=65_536, description="tasks sampled for each step")
+    group_size: int = Field(8, ge=1, le=4_096, description="rollouts of each task")
+    updates_per_step: int = Field(1, ge=1, le=1_024, description="optimizer steps for the rollouts of a step")
+    minimum_group: int | None = Field(
+        None, ge=1, le=4_096, description="smallest group that is kept after faults (default: 2)"
+    )
+    concurrency: int = Field(64, ge=1, le=65_536, description="rollouts that run at once")
+    retries: int = Field(2, ge=0, le=1_000, description="new attempts after a fault")
 
     temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
-    max_turns: int | None = Field(None, ge=1, description="turns of an episode (default: the environment's)")
-    max_turn_tokens: int | None = Field(None, ge=1, description="sampled tokens of a turn (default: the environment's)")
-    max_episode_tokens: int | None = Field(None, ge=1, description="sampled tokens of an episode")
+    max_turns: int | None = Field(
+        None, ge=1, le=100_000, description="turns of an episode (default: the environment's)"
+    )
+    max_turn_tokens: int | None = Field(
+        None, ge=1, le=10_000_000, description="sampled tokens of a turn (default: the environment's)"
+    )
+    max_episode_tokens: int | None = Field(None, ge=1, le=100_000_000, description="sampled tokens of an episode")
 
     learning_rate: float = Field(1e-6, gt=0, description="of AdamW, constant")
     weight_decay: float = Field(0.0, ge=0, description="of AdamW, on matrices")
     clip_norm: float = Field(1.0, ge=0, description="largest gradient norm (0: any)")
-    micro_tokens: int = Field(4096, ge=1, description="tokens of a micro-batch, with padding")
+    micro_tokens: int = Field(4096, ge=1, le=10_000_000, description="tokens of a micro-batch, with padding")
     gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
     kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the initial model")
     clip_low: float | None = Field(None, gt=0, lt=1, description="lower clip of the ratio")
@@ -67,20 +76,28 @@ class TrainConfig(BaseModel):
     transfer: Literal["memory", "folder"] = Field("memory", description="how weights go to the engine")
 
     eval_split: str = Field("eval", description="split of the held-out tasks")
-    eval_tasks: int = Field(64, ge=0, description="held-out tasks before and after (0: no evaluation)")
-    eval_samples: int = Field(1, ge=1, description="samples of each held-out task")
-    eval_every: int = Field(0, ge=0, description="also evaluate after every so many steps (0: only before and after)")
+    eval_tasks: int = Field(64, ge=0, le=1_000_000, description="held-out tasks before and after (0: no evaluation)")
+    eval_samples: int = Field(1, ge=1, le=10_000, description="samples of each held-out task")
+    eval_every: int = Field(
+        0, ge=0, le=10_000_000, description="also evaluate after every so many steps (0: only before and after)"
+    )
     eval_temperature: float | None = Field(None, ge=0, le=2, description="of the evaluation (default: as in training)")
 
     output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
-    save_every: int = Field(0, ge=0, description="checkpoint after every so many steps (0: only at the end)")
-    keep: int = Field(2, ge=1, description="checkpoints to keep")
+    save_every: int = Field(
+        0, ge=0, le=10_000_000, description="checkpoint after every so many steps (0: only at the end)"
+    )
+    keep: int = Field(2, ge=1, le=10_000, description="checkpoints to keep")
     tensorboard: bool = Field(True, description="write TensorBoard event files")
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":
         if self.minimum_group is not None and self.minimum_group > self.group_size:
             raise ValueError(f"minimum_group {self.minimum_group} is larger than group_size {self.group_size}")
+        for tasks, samples in (("tasks_per_step", "group_size"), ("eval_tasks", "eval_samples")):
+            count = getattr(self, tasks) * getattr(self, samples)
+            if count > _MOST_ROLLOUTS:
+                raise ValueError(f"{tasks} x {samples} is at most {_MOST_ROLLOUTS}, not {count}")
         return self
 
 
@@ -111,5 +128,5 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise UserError(f"cannot read {path}: {problem.strerror}") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:  # no TOML, no UTF-8, a number of thousands of digits
         raise UserError(f"{path} is no TOML: {problem}") from None

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from envhub import plugins
-from envhub.agents.engines import choose_engine
+from envhub.agents.engines import choose_engine, make_engine
 from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
 from envhub.agents.parsers import get_parser
@@ -47,7 +46,9 @@ def plan(config: TrainConfig) -> tuple[Algorithm, EnvironmentSpec, Limits]:
     limits = driver.limits.replace(
         max_turns=config.max_turns, max_turn_tokens=config.max_turn_tokens, max_episode_tokens=config.max_episode_tokens
     )
-    plugins.load(plugins.ENGINES, choose_engine(config.engine))
+    engine = make_engine(config.engine, config.model, options=_engine_options(config))
+    if engine.speaks != "tokens":
+        raise UserError(f"engine {engine.name!r} gives text and no token ids, so nothing can be trained on it")
     if config.parser != "auto":
         get_parser(config.parser)
     _check_device(config.device)
@@ -110,11 +111,12 @@ async def _train(
     torch.manual_seed(config.seed)
     engine = choose_engine(config.engine)
     progress.say(f"model {initial.name}; starting engine {engine}")
-    options: dict[str, Any] = (
-        {"seed": config.seed, **config.engine_options} if engine in _SEEDED else config.engine_options
-    )
     async with open_agent(
-        str(source.path), engine, options=options, parser=config.parser, executor=EXECUTORS[config.executor]
+        str(source.path),
+        engine,
+        options=_engine_options(config),
+        parser=config.parser,
+        executor=EXECUTORS[config.executor],
     ) as agent:
         strategy = launcher.strategy(
             source.path,
@@ -146,6 +148,11 @@ async def _train(
 
 
 _SEEDED = ("vllm", "transformers", "scripted")
+
+
+def _engine_options(config: TrainConfig) -> dict[str, Any]:
+    seed = {"seed": config.seed} if choose_engine(config.engine) in _SEEDED else {}
+    return {**seed, **config.engine_options}
 
 
 def _tokenizer(path: Path) -> Any:

@@ -1,7 +1,8 @@
 """Engines generate: vLLM and transformers with token ids, any OpenAI-compatible endpoint, and scripts."""
 
 import importlib.util
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from envhub import plugins
@@ -13,7 +14,7 @@ from envhub.agents.engines.base import (
     SamplingParams,
     WeightUpdate,
 )
-from envhub.errors import UserError
+from envhub.errors import UserError, did_you_mean
 
 __all__ = [
     "Engine",
@@ -39,8 +40,21 @@ def make_engine(name: str, model: str, *, options: Mapping[str, Any] | None = No
 
     `model` is the folder, endpoint model or policy that it runs. Raises UserError for an unknown engine or option.
     """
-    made = plugins.load(plugins.ENGINES, choose_engine(name))
+    name = choose_engine(name)
+    made = plugins.load(plugins.ENGINES, name)
+    _refuse_unknown(name, made, options or {})
     engine = made(model, **dict(options or {}))
     if not isinstance(engine, Engine):
         raise UserError(f"engine {name!r} is no envhub Engine but {type(engine).__name__}; repair its package")
     return engine
+
+
+def _refuse_unknown(name: str, made: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that an engine does not take. One that takes any (`**options`) checks them itself."""
+    parameters = list(inspect.signature(made).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [parameter.name for parameter in parameters]
+    for option in options:
+        if option not in known:
+            raise UserError(f"engine {name!r} has no option {option!r}{did_you_mean(option, known)}")

@@ -20,13 +20,13 @@ class SamplingParams(BaseModel):
     A request's stop tokens are not sampled before `min_tokens`; with `ignore_eos` they do not end the turn.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    max_tokens: int | None = Field(None, ge=1)
-    min_tokens: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, le=1_000_000)
+    max_tokens: int | None = Field(None, ge=1, le=100_000_000)
+    min_tokens: int = Field(0, ge=0, le=100_000_000)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
 

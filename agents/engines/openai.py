@@ -37,14 +37,14 @@ class OpenAIOptions(BaseModel):
     out what would be sent under that name.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     base_url: str = Field(default_factory=lambda: os.environ.get("OPENAI_BASE_URL") or BASE_URL, validate_default=True)
     api_key_env: str = Field("OPENAI_API_KEY", min_length=1)
-    timeout: float = Field(120.0, gt=0)
-    retries: int = Field(4, ge=0)
-    retry_seconds: float = Field(0.5, ge=0)
-    max_context: int | None = Field(None, ge=1)
+    timeout: float = Field(120.0, gt=0, le=86_400)
+    retries: int = Field(4, ge=0, le=1_000)
+    retry_seconds: float = Field(0.5, ge=0, le=86_400)
+    max_context: int | None = Field(None, ge=1, le=100_000_000)
     extra_body: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("base_url")
@@ -64,6 +64,10 @@ class OpenAIOptions(BaseModel):
         taken = sorted(_OWN_KEYS & value.keys())
         if taken:
             raise ValueError(f"the engine itself decides {', '.join(taken)}")
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as problem:
+            raise ValueError(f"it cannot be sent as JSON: {problem}") from None
         return value
 
 

@@ -29,11 +29,11 @@ class ScriptedOptions(BaseModel):
     rehearsing what a run does then. `seed` is that of the `random` policy.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    latency: float = Field(0.0, ge=0)
-    fail_every: int = Field(0, ge=0)
-    seed: int = 0
+    latency: float = Field(0.0, ge=0, le=86_400)
+    fail_every: int = Field(0, ge=0, le=1_000_000_000)
+    seed: int = Field(0, ge=0, le=2**63 - 1)
 
 
 class ScriptedEngine(Engine):

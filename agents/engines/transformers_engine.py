@@ -7,13 +7,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
 from envhub.agents.engines.precision import DTYPES, fast_dtype
 from envhub.agents.engines.weights import iterate_file
 from envhub.environment import validate_config
-from envhub.errors import EngineFault, MissingExtraError, UserError
+from envhub.errors import EngineFault, MissingExtraError, UserError, did_you_mean
 
 if TYPE_CHECKING:
     from envhub.agents.engines.batching import Batch, Sequence
@@ -29,13 +29,20 @@ class TransformersOptions(BaseModel):
     `seed` is that of its own random generator.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     dtype: str = "auto"
     device: str = "auto"
-    max_context: int | None = Field(None, ge=2)
-    max_batch: int = Field(32, ge=1)
-    seed: int = Field(0, ge=0)
+    max_context: int | None = Field(None, ge=2, le=100_000_000)
+    max_batch: int = Field(32, ge=1, le=65_536)
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+
+    @field_validator("dtype")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in DTYPES:
+            raise ValueError(f"it is one of {', '.join(DTYPES)}{did_you_mean(value, DTYPES)}")
+        return value
 
 
 @dataclass(slots=True, eq=False)
@@ -99,8 +106,6 @@ class TransformersEngine(Engine):
         if device != "cpu" and not torch.cuda.is_available():
             raise UserError(f"engine 'transformers': device {device!r} is not there; use 'auto' or 'cpu'")
         dtype = fast_dtype() if self.options.dtype == "auto" else self.options.dtype
-        if dtype not in DTYPES:
-            raise UserError(f"engine 'transformers': dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
         module = load_causal_model(self.model, getattr(torch, dtype), device)
         self._module = module.eval().requires_grad_(False)
         own = getattr(module.config.get_text_config(), "max_position_embeddings", None)

@@ -38,19 +38,19 @@ class VllmOptions(BaseModel):
     `extra` goes to vLLM's engine arguments as it is.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     dtype: str = "auto"
-    max_context: int | None = Field(None, ge=2)
-    max_batch: int = Field(128, ge=1)
-    kv_cache_gib: float = Field(1.0, gt=0)
+    max_context: int | None = Field(None, ge=2, le=100_000_000)
+    max_batch: int = Field(128, ge=1, le=65_536)
+    kv_cache_gib: float = Field(1.0, gt=0, le=65_536)
     gpu_memory: float = Field(0.85, gt=0, le=1)
-    tensor_parallel: int = Field(1, ge=1)
+    tensor_parallel: int = Field(1, ge=1, le=1_024)
     threads: str = "auto"
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=2**63 - 1)
     eager: bool | None = None
     prefix_caching: bool = True
-    start_seconds: float = Field(600.0, gt=0)
+    start_seconds: float = Field(600.0, gt=0, le=86_400)
     extra: Mapping[str, Any] = Field(default_factory=dict)
 
 
@@ -134,7 +134,7 @@ class VllmEngine(Engine):
             "max_model_len": options.max_context or (_context(self.model, 4096) if on_cpu else None),
             "max_num_seqs": options.max_batch,
             "enforce_eager": on_cpu if options.eager is None else options.eager,
-            "seed": options.seed,
+            "seed": options.seed % 2**32,  # NumPy's generator, which vLLM seeds too, takes no more
             "enable_prefix_caching": options.prefix_caching,
             "logprobs_mode": "processed_logprobs",
             "worker_extension_cls": "envhub.agents.engines.vllm_worker.WorkerExtension",

@@ -4,7 +4,7 @@ import pytest
 
 from envhub.errors import UserError
 from envhub.trainer.algorithms import GRPO, get_algorithm
-from envhub.trainer.config import resolve
+from envhub.trainer.config import TrainConfig, resolve
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.run import next_folder, plan
 
@@ -49,7 +49,82 @@ def test_a_plan_that_cannot_work_is_refused_before_anything_starts(values, said)
         plan(resolve({"preset": "test", "env": "guess_number", **values}))
 
 
-@pytest.mark.parametrize(("text", "said"), [(b"steps = ", "is no TOML"), (b"\xff", "is no TOML")])
+def fields_of(kind: type) -> list[str]:
+    return [name for name, field in TrainConfig.model_fields.items() if field.annotation in (kind, kind | None)]
+
+
+@pytest.mark.parametrize("name", fields_of(int))
+def test_every_whole_number_has_a_largest_one(name):
+    for value in ("9" * 30, int("9" * 30)):
+        with pytest.raises(UserError, match=rf"{name}: Input should be less than or equal to \d+ \(given '?9999"):
+            resolve({"preset": "test", "env": "guess_number", name: value})
+    with pytest.raises(UserError, match=f"{name}: "):
+        resolve({"preset": "test", "env": "guess_number", name: -1})
+
+
+@pytest.mark.parametrize("name", fields_of(float))
+@pytest.mark.parametrize("value", ["nan", "inf", float("nan"), float("inf"), 10**400, -0.1])
+def test_every_quantity_is_finite_and_not_negative(name, value):
+    with pytest.raises(UserError, match=f"{name}: "):
+        resolve({"preset": "test", "env": "guess_number", name: value})
+
+
+def test_sizes_of_large_runs_are_taken():
+    config = resolve(
+        {"preset": "gpu", "env": "guess_number", "steps": 100_000, "tasks_per_step": 4096, "group_size": 64,
+         "max_turns": 1000, "max_turn_tokens": 131_072, "micro_tokens": 262_144, "seed": 2**63 - 1}
+    )  # fmt: skip
+    assert config.seed == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"tasks_per_step": 60_000, "group_size": 4000}, "tasks_per_step x group_size is at most 1000000.*240000000"),
+        ({"eval_tasks": 1_000_000, "eval_samples": 1000}, "eval_tasks x eval_samples is at most"),
+    ],
+)
+def test_sizes_are_within_reach_together(values, said):
+    with pytest.raises(UserError, match=said):
+        resolve({"preset": "test", "env": "guess_number", **values})
+
+
+def test_the_parts_of_an_algorithm_are_finite_too():
+    for name, value in (("kl_coef", float("nan")), ("kl_coef", -1.0), ("clip_low", float("inf")), ("dual_clip", -3.0)):
+        with pytest.raises(UserError, match=f"'grpo': {name} is .*, not {value}"):
+            GRPO.with_options(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "said"),
+    [
+        ("transformers", {"max_batches": 4}, "max_batches.*did you mean 'max_batch'"),
+        ("transformers", {"max_batch": "many"}, "max_batch: .*given 'many'"),
+        ("transformers", {"dtype": "bf16"}, "dtype: .*given 'bf16'"),
+        ("vllm", {"gpu_memry": 0.5}, "gpu_memry.*did you mean 'gpu_memory'"),
+        ("vllm", {"gpu_memory": float("nan")}, "gpu_memory: "),
+        ("openai", {"base_url": "nowhere"}, "base_url"),
+    ],
+)
+def test_options_of_the_engine_are_checked_before_it_is_started(engine, options, said):
+    with pytest.raises(UserError, match=said):
+        plan(resolve({"preset": "test", "env": "guess_number", "engine": engine, "engine_options": options}))
+
+
+def test_a_seed_that_is_right_for_the_run_is_right_for_its_engine():
+    for engine in ("transformers", "vllm"):
+        plan(resolve({"preset": "test", "env": "guess_number", "engine": engine, "seed": 2**63 - 1}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"steps = ", "is no TOML"),
+        (b"\xff", "is no TOML"),
+        (b"steps = " + b"9" * 5000, "is no TOML"),
+        (b"steps = " + b"[" * 100_000, "is no TOML"),
+    ],
+)
 def test_a_broken_file_is_named(tmp_path, text, said):
     file = tmp_path / "run.toml"
     file.write_bytes(text)

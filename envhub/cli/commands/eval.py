@@ -19,7 +19,7 @@ from envhub.rollout import Rollout
 class EvalConfig(BaseModel):
     """Everything that defines an evaluation; saved with it, so that it can be gone on with."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     env: str = Field(description="environment: an id, a file, or file.py:Class")
     config: dict[str, Any] = Field(default_factory=dict, description="configuration of the environment")
@@ -28,19 +28,23 @@ class EvalConfig(BaseModel):
     engine_options: dict[str, Any] = Field(default_factory=dict, description="options of the engine")
     parser: str = Field("auto", description="parser of tool calls and reasoning")
     split: str = Field("eval", description="split of the task set")
-    tasks: int = Field(32, ge=0, description="how many tasks (0: all of a finite split)")
-    samples: int = Field(1, ge=1, description="samples of each task")
-    seed: int = Field(0, ge=0, description="data seed")
+    tasks: int = Field(32, ge=0, le=1_000_000, description="how many tasks (0: all of a finite split)")
+    samples: int = Field(1, ge=1, le=10_000, description="samples of each task")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="data seed")
     temperature: float | None = Field(
         None, ge=0, le=2, description="default: 0 for one sample of a task, 1 for several"
     )
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus of the distribution")
-    top_k: int = Field(0, ge=0, description="most likely tokens to choose from (0: all)")
-    max_turns: int | None = Field(None, ge=1, description="turns of an episode (default: the environment's)")
-    max_turn_tokens: int | None = Field(None, ge=1, description="sampled tokens of a turn (default: the environment's)")
-    max_episode_tokens: int | None = Field(None, ge=1, description="sampled tokens of an episode")
-    concurrency: int = Field(32, ge=1, description="rollouts that run at once")
-    retries: int = Field(2, ge=0, description="new attempts after a fault")
+    top_k: int = Field(0, ge=0, le=1_000_000, description="most likely tokens to choose from (0: all)")
+    max_turns: int | None = Field(
+        None, ge=1, le=100_000, description="turns of an episode (default: the environment's)"
+    )
+    max_turn_tokens: int | None = Field(
+        None, ge=1, le=10_000_000, description="sampled tokens of a turn (default: the environment's)"
+    )
+    max_episode_tokens: int | None = Field(None, ge=1, le=100_000_000, description="sampled tokens of an episode")
+    concurrency: int = Field(32, ge=1, le=65_536, description="rollouts that run at once")
+    retries: int = Field(2, ge=0, le=1_000, description="new attempts after a fault")
     pass_reward: float = Field(
         1.0, description="reward from which a rollout passes, where the environment does not say"
     )
