@@ -3,6 +3,7 @@
 from envhub.agents.evaluation.run import EvalPlan, choose_tasks, evaluate, still_valid
 from envhub.agents.evaluation.statistics import (
     Comparison,
+    FirstError,
     Interval,
     Summary,
     clustered_interval,
@@ -15,6 +16,7 @@ from envhub.agents.evaluation.statistics import (
 __all__ = [
     "Comparison",
     "EvalPlan",
+    "FirstError",
     "Interval",
     "Summary",
     "choose_tasks",

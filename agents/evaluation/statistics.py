@@ -9,6 +9,7 @@ from typing import Any
 from envhub.rollout import Rollout
 
 Z95 = 1.959964
+_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,23 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstError:
+    """The error of a kind that came first by task and sample, its text in one line."""
+
+    task: str
+    member: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """An evaluation in numbers.
 
     `rollouts` are all that ended; `scored` those whose reward is the model's; rates and means are over these alone.
     `faults` counts the rest by kind. `pass_at` maps k to pass@k, averaged over the tasks with at least k samples
     (`pass_at_tasks` says how many those are). A rollout passes when its environment says `solved`, or else when its
-    reward is at least `pass_reward`.
+    reward is at least `pass_reward`. `first_errors` has a text for each kind of fault, the model's own included. What
+    nothing is known of is NaN here, and None in the JSON form.
     """
 
     tasks: int
@@ -45,13 +56,20 @@ class Summary:
     components: dict[str, float] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
+    first_errors: dict[str, FirstError] = field(default_factory=dict)
     turns: float = 0.0
     action_tokens: float = 0.0
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
-        return asdict(self)
+        return {name: _strict(value) for name, value in asdict(self).items()}
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def passes(rollout: Rollout, pass_reward: float = 1.0) -> bool:
@@ -114,11 +132,26 @@ def summarise(rollouts: Iterable[Rollout], *, ks: Sequence[int] = (), pass_rewar
         pass_at_tasks=counts,
         components=_component_means(scored),
         outcomes=dict(Counter(rollout.outcome.value for rollout in all_of)),
-        faults=dict(Counter(r.fault or r.outcome.value for r in all_of if not r.outcome.is_scored)),
+        faults=dict(Counter(_kind(rollout) for rollout in all_of if not rollout.outcome.is_scored)),
+        first_errors=_first_errors(all_of),
         turns=_mean([len(rollout.turns) for rollout in scored]),
         action_tokens=_mean([rollout.action_tokens for rollout in scored]),
         seconds=_mean([rollout.seconds for rollout in scored]),
     )
+
+
+def _kind(rollout: Rollout) -> str:
+    return rollout.fault or rollout.outcome.value
+
+
+def _first_errors(rollouts: Iterable[Rollout]) -> dict[str, FirstError]:
+    found: dict[str, FirstError] = {}
+    for rollout in sorted(rollouts, key=lambda rollout: (rollout.task.index, rollout.member)):
+        if rollout.error and _kind(rollout) not in found and (rollout.fault or not rollout.outcome.is_scored):
+            text = "".join(char for char in " ".join(rollout.error.split()) if char.isprintable())
+            shortened = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+            found[_kind(rollout)] = FirstError(rollout.task.id, rollout.member, shortened)
+    return found
 
 
 def _last_attempts(rollouts: Iterable[Rollout]) -> list[Rollout]:

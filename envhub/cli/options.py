@@ -11,7 +11,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from envhub.errors import UserError
+from envhub.strict_json import NotJsonError, loads
 
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")  # of JavaScript, not of JSON: text, which numbers are read from
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -23,8 +25,12 @@ def pairs(values: Iterable[str], flag: str) -> dict[str, Any]:
         if not separator or not key.strip():
             raise UserError(f"{flag} takes KEY=VALUE, not {value!r}")
         try:
-            out[key.strip()] = json.loads(text)
-        except ValueError:
+            out[key.strip()] = loads(text)
+        except json.JSONDecodeError:
+            out[key.strip()] = text
+        except NotJsonError as problem:
+            if text.strip() not in _CONSTANTS:
+                raise UserError(f"{flag} {key.strip()}: the value is {problem}") from None
             out[key.strip()] = text
     return out
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from envhub.outcome import Outcome
+
 if TYPE_CHECKING:
     from envhub.agents.evaluation import Comparison, Summary
 
@@ -27,7 +29,15 @@ def print_summary(summary: "Summary", title: str) -> None:
         table.add_row(name, str(count), f"of {summary.rollouts} rollouts")
     for name, count in sorted(summary.faults.items()):
         table.add_row(f"fault: {name}", str(count), f"of {summary.rollouts} rollouts; not counted in any rate")
-    Console(highlight=False).print(table, markup=False)
+    console = Console(highlight=False)
+    console.print(table, markup=False)
+    for kind, error in sorted(summary.first_errors.items()):
+        count = summary.faults.get(kind) or summary.outcomes.get(Outcome.MODEL_FAULT.value, 0)
+        console.print(
+            f"fault {kind}: {count} of {summary.rollouts} rollouts; "
+            f"the first, of task {error.task}, sample {error.member}: {error.text}",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def print_comparison(comparison: "Comparison", first: str, second: str) -> None:

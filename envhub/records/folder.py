@@ -1,7 +1,6 @@
 """The folder that a run leaves: its configuration, metrics, rollouts, checkpoints, plots and log."""
 
 import fcntl
-import json
 import os
 import time
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import IO, Any
 from envhub.errors import UserError
 from envhub.home import write_atomically
 from envhub.records.closing import Closing
+from envhub.strict_json import dumps, loads
 
 CONFIG = "config.json"
+_LOCK = ".lock"
 
 
 class RunFolder(Closing):
@@ -26,18 +27,22 @@ class RunFolder(Closing):
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, *, resume: bool = False, what: str = "run") -> "RunFolder":
-        """Make the folder and lock it. `what` names the kind of run in errors."""
+    def open(cls, path: Path, *, resume: bool = False, what: str = "run", remedy: str = "") -> "RunFolder":
+        """Make the folder and lock it. In errors `what` names the kind of run, and `remedy` says what to do about a folder
+        that holds something already."""
+        taken = UserError(
+            f"the folder {path} exists; {remedy or f'go on with that {what} (--resume), or give another name'}"
+        )
         try:
             exists = path.exists()
             if exists and not path.is_dir():
                 raise UserError(f"{path} is a file; name another folder for the {what}")
-            if exists and not resume and any(item.name != ".lock" for item in path.iterdir()):
-                raise UserError(f"the folder {path} exists; go on with that {what} (--resume), or give another name")
+            if exists and not resume and _holds_something(path) and not (path / _LOCK).exists():
+                raise taken
             if resume and not (path / CONFIG).is_file():
                 raise UserError(f"there is no {what} to resume in {path}: it has no {CONFIG}")
             path.mkdir(parents=True, exist_ok=True)
-            lock = (path / ".lock").open("a+")
+            lock = (path / _LOCK).open("a+")
         except OSError as problem:
             raise UserError(f"cannot write the {what}'s folder {path}: {problem.strerror}") from problem
         try:
@@ -47,6 +52,12 @@ class RunFolder(Closing):
             holder = lock.read().strip() or "another process"
             lock.close()
             raise UserError(f"the folder {path} is in use by {holder}; wait for it or give another name") from None
+        except OSError as problem:  # a file system without locks
+            lock.close()
+            raise UserError(f"cannot lock the {what}'s folder {path}: {problem.strerror}") from problem
+        if not resume and _holds_something(path):  # asked again under the lock: another run may have just ended
+            lock.close()
+            raise taken
         lock.truncate(0)
         lock.write(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
         lock.flush()
@@ -54,7 +65,7 @@ class RunFolder(Closing):
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Save the run's resolved configuration."""
-        write_atomically(self.path / CONFIG, json.dumps(config, indent=2, default=str) + "\n")
+        write_atomically(self.path / CONFIG, dumps(config, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
         """The saved configuration. Raises UserError when it is damaged."""
@@ -63,6 +74,10 @@ class RunFolder(Closing):
     def close(self) -> None:
         """Unlock the folder."""
         self._lock.close()
+
+
+def _holds_something(path: Path) -> bool:
+    return any(item.name != _LOCK for item in path.iterdir())
 
 
 def numbered_folder(root: Path, stem: str) -> Path:
@@ -76,7 +91,7 @@ def numbered_folder(root: Path, stem: str) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises UserError naming the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise UserError(f"cannot read {path}: {problem.strerror}") from problem
     except ValueError as problem:

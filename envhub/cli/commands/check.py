@@ -1,13 +1,13 @@
 """`envhub check`."""
 
 import asyncio
-import json
 from typing import Any
 
 import click
 
 from envhub.cli.options import config_option
 from envhub.registry import spec as find_spec
+from envhub.strict_json import dumps
 
 
 @click.command(help="Examine an environment and say what is wrong with it. Exit code 1 when something failed.")
@@ -34,7 +34,7 @@ def command(environment: str, config: dict[str, Any], episodes: int, step_second
         check_environment(spec, config=config, episodes=episodes, step_seconds=step_seconds, on_result=show)
     )
     if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2, default=str))
+        click.echo(dumps(report.to_dict(), indent=2))
     else:
         failed = sum(result.status == "fail" for result in report.results)
         click.echo(

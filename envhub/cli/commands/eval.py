@@ -1,7 +1,6 @@
 """`envhub eval`."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envhub.cli.options import given, options_of
 from envhub.environment import validate_config
-from envhub.errors import UserError
+from envhub.errors import DataError, UserError
 from envhub.records import JsonlWriter, RolloutStore, RunFolder, numbered_folder, read_rollouts, reconciled
 from envhub.rollout import Rollout
+from envhub.strict_json import dumps
 
 
 class EvalConfig(BaseModel):
@@ -50,6 +50,7 @@ class EvalConfig(BaseModel):
     )
 
 
+_REMEDY = "give another --output, or delete that folder"
 # What may differ when an evaluation is gone on with: it changes how the rollouts are made, not which.
 _FREE = ("concurrency", "retries", "pass_reward", "engine", "engine_options")
 
@@ -62,7 +63,7 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
     path = output or _next_folder(config)
     resume = (path / "config.json").is_file()
     say = (lambda text: None) if as_json else click.echo
-    with RunFolder.open(path, resume=resume, what="evaluation") as folder:
+    with RunFolder.open(path, resume=resume, what="evaluation", remedy=f"it holds no evaluation: {_REMEDY}") as folder:
         file = path / "rollouts.jsonl"
         if resume:
             _check_kind(folder)
@@ -72,7 +73,7 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
         with JsonlWriter(file) as writer:
             if writer.cut:
                 _note(f"{file} ended in half a line, which is dropped")
-            done = list(read_rollouts(file))
+            done = _read_done(file)
             if done:
                 _check_same(config, folder)
             folder.write_config(config.model_dump(mode="json"))
@@ -147,9 +148,9 @@ def _report(
             raise UserError(f"{first} and this evaluation share no scored task")
         values["baseline"] = {"path": str(first), "difference": comparison.difference.mean, "tasks": comparison.tasks,
                               "low": comparison.difference.low, "high": comparison.difference.high}  # fmt: skip
-    write_atomically(path / "summary.json", json.dumps(values, indent=2) + "\n")
+    write_atomically(path / "summary.json", dumps(values, indent=2) + "\n")
     if as_json:
-        click.echo(json.dumps({**values, "folder": str(path)}, indent=2))
+        click.echo(dumps({**values, "folder": str(path)}, indent=2))
     else:
         from envhub.cli.tables import print_comparison, print_summary
 
@@ -173,20 +174,34 @@ def load_evaluation(path: Path) -> list[Rollout]:
 
 
 def _check_kind(folder: RunFolder) -> None:
-    unknown = folder.read_config().keys() - EvalConfig.model_fields.keys()
-    if unknown:
-        raise UserError(f"{folder.path} holds another kind of run, not an evaluation; give another --output")
+    fields = EvalConfig.model_fields
+    found = _saved(folder).keys()
+    if found - fields.keys() or {name for name, field in fields.items() if field.is_required()} - found:
+        raise UserError(f"{folder.path} holds another kind of run, not an evaluation; {_REMEDY}")
+
+
+def _read_done(file: Path) -> list[Rollout]:
+    try:
+        return list(read_rollouts(file))
+    except DataError as problem:
+        raise DataError(f"{problem}; delete that line, and its rollout is run again") from None
+
+
+def _saved(folder: RunFolder) -> dict[str, Any]:
+    try:
+        return folder.read_config()
+    except UserError as problem:
+        raise UserError(f"{problem}; {_REMEDY}") from None
 
 
 def _check_same(config: EvalConfig, folder: RunFolder) -> None:
-    before = folder.read_config()
+    before = _saved(folder)
     now = config.model_dump(mode="json")
     for key in now:
         if key not in _FREE and key in before and before[key] != now[key]:
             flag = key.replace("_", "-")
             raise UserError(
-                f"the evaluation in {folder.path} was made with {flag} {before[key]!r}, not {now[key]!r}; "
-                "give another --output for another evaluation"
+                f"the evaluation in {folder.path} was made with {flag} {before[key]!r}, not {now[key]!r}; {_REMEDY}"
             )
 
 
@@ -203,7 +218,7 @@ def _numbers(text: str | None) -> list[int]:
 def _next_folder(config: EvalConfig) -> Path:
     def short(text: str) -> str:
         name = Path(text).name if "/" in text else text
-        return "".join(char if char.isalnum() or char in "._-" else "-" for char in name)
+        return "".join(char if char.isalnum() or char in "._-" else "-" for char in name)[:60]
 
     return numbered_folder(Path("runs"), f"eval-{short(config.env)}-{short(config.model)}")
 

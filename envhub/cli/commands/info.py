@@ -1,7 +1,6 @@
 """`envhub info`."""
 
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from envhub.cli.options import config_option
 from envhub.driver import Driver
 from envhub.errors import UserError
 from envhub.registry import spec as find_spec
+from envhub.strict_json import dumps
 
 
 @click.command()
@@ -45,7 +45,7 @@ def command(environment: str, config: dict[str, Any], as_json: bool) -> None:
     if card.is_file():
         about["card"] = str(card)
     if as_json:
-        click.echo(json.dumps(about, indent=2, default=str))
+        click.echo(dumps(about, indent=2))
     else:
         _print(about)
 
@@ -55,7 +55,7 @@ def _print(about: dict[str, Any]) -> None:
     click.echo(f"  ({about['source']}: {about['target']})\n\n{about['about']}\n")
     click.echo("configuration")
     for name, field in about["configuration"].items():
-        default = "required" if field["required"] else f"default {json.dumps(field['default'], default=str)}"
+        default = "required" if field["required"] else f"default {dumps(field['default'])}"
         click.echo(f"  {name}: {default}")
     if not about["configuration"]:
         click.echo("  none")

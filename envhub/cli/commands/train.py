@@ -2,13 +2,13 @@
 
 import asyncio
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from envhub.errors import MissingExtraError, UserError
+from envhub.strict_json import dumps
 
 
 def _options() -> list[click.Parameter]:
@@ -35,14 +35,20 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
         if not (resume / "config.json").is_file():
             raise UserError(f"there is no training run to resume in {resume}: it has no config.json")
         chosen = {**read_json(resume / "config.json"), **chosen}
-    resolved = resolve(chosen, file=config)
+    try:
+        resolved = resolve(chosen, file=config)
+    except (RecursionError, ValueError) as problem:  # from the parser of the file: its own limits
+        if config is None:
+            raise
+        detail = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)
+        raise UserError(f"{config} cannot be read: {detail}") from None
     if dry_run:
         from envhub.agents.models import resolve_model
         from envhub.trainer.run import plan
 
         plan(resolved)
         resolve_model(resolved.model)
-        click.echo(json.dumps(resolved.model_dump(mode="json"), indent=2))
+        click.echo(dumps(resolved.model_dump(mode="json"), indent=2))
         return 0
     from envhub.trainer.run import train
 

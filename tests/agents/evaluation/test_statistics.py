@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envhub import Action, Limits, Outcome, Rollout, Task, Turn
-from envhub.agents.evaluation import Interval, clustered_interval, compare, pass_at_k, passes, summarise
+from envhub.agents.evaluation import FirstError, Interval, clustered_interval, compare, pass_at_k, passes, summarise
 
 
 def rollout(task: str, member: int = 0, reward: float = 1.0, outcome: Outcome = Outcome.FINISHED, **values) -> Rollout:
@@ -17,9 +17,9 @@ def rollout(task: str, member: int = 0, reward: float = 1.0, outcome: Outcome = 
 
 
 def fault(
-    task: str, member: int = 0, kind: str = "environment", outcome: Outcome = Outcome.ENVIRONMENT_FAULT
+    task: str, member: int = 0, kind: str = "environment", outcome: Outcome = Outcome.ENVIRONMENT_FAULT, **values
 ) -> Rollout:
-    return rollout(task, member, 0.0, outcome, fault=kind)
+    return rollout(task, member, 0.0, outcome, fault=kind, **values)
 
 
 @pytest.mark.parametrize("samples", range(1, 7))
@@ -151,6 +151,30 @@ def test_nothing_scored_is_said_and_is_no_zero() -> None:
         assert math.isnan(found.reward.mean)
         assert math.isnan(found.passed.mean)
         assert math.isnan(found.turns)
+
+
+def test_what_is_not_known_has_a_strict_json_form() -> None:
+    values = summarise([fault("a")]).to_dict()
+    assert (values["reward"]["mean"], values["passed"]["mean"], values["seconds"]) == (None, None, None)
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert summarise([rollout("a", reward=0.5)]).to_dict()["reward"]["mean"] == 0.5
+
+
+def test_the_first_error_of_each_kind_is_kept_in_one_line() -> None:
+    found = [
+        rollout("a"),
+        fault("b", kind="engine", error="lost\n\tthe \x1b[31mconnection  again"),
+        fault("c", 1, kind="engine", error="another"),
+        fault("d", kind="reward:exact", error=None),
+        fault("e", kind="reward:exact", error="x" * 1000),
+        rollout("f", outcome=Outcome.MODEL_FAULT, fault="model", error="no call"),
+    ]
+    errors = summarise(found).first_errors
+    assert list(errors) == ["engine", "reward:exact", "model"]
+    assert errors["engine"] == FirstError("b", 0, "lost the [31mconnection again")
+    assert (errors["reward:exact"].task, len(errors["reward:exact"].text)) == ("e", 200)
+    assert errors["model"].text == "no call"
+    assert summarise([rollout("a")]).first_errors == {}
 
 
 def test_a_comparison_pairs_the_tasks() -> None:
