@@ -121,7 +121,8 @@ class Sandbox(ABC):
         """Run a test program that calls functions of `source`: the two have a process each, and only plain values,
         copied, go from one to the other.
 
-        In `tests`, the name `entry` and every other name that nothing there defines are functions of the submission.
+        In `tests`, the name `entry` and every other name that nothing there defines are functions of the submission;
+        modules of the standard library need no import.
         The value is whether all assertions held, `error` the one that did not. An outcome other than `ok` is an error
         that the tests did not expect, an object returned by `entry` that is no plain value, or an end of either process.
         Results of the other functions may be objects, for the tests to set attributes of and to hand back.

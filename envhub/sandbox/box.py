@@ -22,7 +22,7 @@ from envhub.sandbox.wire import TooLargeError, decode, frame
 
 _SCRIPT = Path(__file__).with_name("child.py")
 _CLEANUP_SECONDS = 60.0
-_FIRST_UID, _SLOTS = 61_000, 512
+_FIRST_UID, SLOTS = 61_000, 512
 _SIGXCPU, _SIGKILL = 24, 9
 _CHILD_OUTCOMES = {outcome.value: outcome for outcome in RunOutcome if outcome is not RunOutcome.ok}
 
@@ -73,14 +73,14 @@ def parse_reply(data: Any, nonce: str) -> CallResult:
 
 def _claim_user() -> tuple[int, socket.socket]:
     """A user id that no other sandbox on this machine uses until the socket is closed."""
-    for offset in range(_SLOTS):
+    for offset in range(SLOTS):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             claim.bind(f"\0envhub-sandbox-user-{_FIRST_UID + offset}")
             return _FIRST_UID + offset, claim
         except OSError:
             claim.close()
-    raise EnvironmentFault(f"all {_SLOTS} sandbox users are taken; run fewer submissions at once")
+    raise EnvironmentFault(f"all {SLOTS} sandbox users are taken; run fewer submissions at once")
 
 
 def _own_threads() -> int:

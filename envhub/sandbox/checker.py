@@ -36,12 +36,12 @@ class _Kept(Handle):
 
 
 class _Submission:
-    """Calls the submission's functions, one at a time, and keeps the error that the last of them raised."""
+    """Calls the submission's functions, one at a time, and keeps what was said of the errors that they raised."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._turn = _thread.allocate_lock()
-        self.error: BaseException | None = None
+        self.errors: list[tuple[BaseException, str]] = []
 
     def call(self, name: str, arguments: "tuple[object, ...]", keywords: "dict[str, object]") -> object:
         request = {"f": name, "a": self._encoded(list(arguments)), "k": self._encoded(keywords)}
@@ -49,8 +49,11 @@ class _Submission:
             reply = self._ask(request)
         if "r" in reply:
             return decode(reply["r"], handle=lambda number: _Kept(number, self))
-        self.error = _error(reply["e"])
-        raise self.error
+        described = reply["e"]
+        assert isinstance(described, list)
+        error = _error(*described)
+        self.errors.append((error, described[0]))
+        raise error
 
     def function(self, name: str) -> "Callable[..., object]":
         def function(*arguments: object, **keywords: object) -> object:
@@ -69,10 +72,8 @@ def _reference(value: object) -> object:
     raise _CannotSendError(f"the tests hand a {type(value).__name__} to the submission; only plain values can be sent")
 
 
-def _error(described: object) -> BaseException:
+def _error(message: str, name: str, arguments: "list[object]") -> BaseException:
     """The exception that the submission raised, as the nearest built-in one. None that ends a loop gets through."""
-    assert isinstance(described, list)
-    message, name, arguments = described
     kind = getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         kind = RuntimeError
@@ -89,8 +90,8 @@ def _error(described: object) -> BaseException:
 def run_tests(program: str, names: "list[str]", ask: Ask) -> "list[str]":
     """Run the tests with `names` bound to functions of the submission; `[verdict, detail]`.
 
-    The verdict is `passed`, `failed` (an assertion of the tests), `raised` (the submission's error, which the tests did
-    not expect), `error` (any other error in the tests) or `cannot` (the tests cannot be run in this way at all).
+    The verdict is `passed`, `failed` (an assertion of the tests), `error` (an error that the tests did not expect) or
+    `cannot` (the tests cannot be run in this way at all).
     """
     submission = _Submission(ask)
     module = type(sys)("tests")
@@ -105,8 +106,9 @@ def run_tests(program: str, names: "list[str]", ask: Ask) -> "list[str]":
     except _CannotSendError as error:
         return ["cannot", str(error)]
     except BaseException as error:  # whatever the tests make of what the submission returned
-        if error is submission.error:
-            return ["raised", ""]
+        for raised, said in submission.errors:
+            if raised is error:
+                return ["error", said]
         kind = "failed" if isinstance(error, AssertionError) else "error"
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return [kind, f"{_line(error, program)}: {text}"[:2000]]

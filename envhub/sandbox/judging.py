@@ -4,6 +4,7 @@ import ast
 import asyncio
 import builtins
 import secrets
+import sys
 from collections.abc import Awaitable
 from typing import Any
 
@@ -28,15 +29,20 @@ class _SubmissionError(Exception):
         self.result = result
 
 
-def called_names(tests: str, entry: str) -> list[str]:
-    """`entry`, and the names that the tests use and neither define nor import: functions of the submission."""
+def completed(tests: str, entry: str) -> tuple[str, list[str]]:
+    """The tests, with imports of the standard modules they lack, and the functions of the submission that they use.
+
+    These are `entry`, and the names that the tests neither define nor import.
+    """
     try:
         nodes = list(ast.walk(ast.parse(tests)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return [entry]
-    used, known = set(), {entry, *dir(builtins)}
+        return tests, [entry]
+    used, modules, known = set(), set(), {entry, *dir(builtins)}
     for node in nodes:
         match node:
+            case ast.Attribute(value=ast.Name(id=name)) if name in sys.stdlib_module_names:
+                modules.add(name)
             case ast.Name(id=name, ctx=ast.Load()):
                 used.add(name)
             case ast.Name(id=name) | ast.arg(arg=name):
@@ -47,7 +53,9 @@ def called_names(tests: str, entry: str) -> list[str]:
                 known.add(alias or name.partition(".")[0])
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                 known.add(name)
-    return [entry, *sorted(name for name in used - known if not name.startswith("__"))]
+    lacking = sorted(modules - known)
+    names = sorted(name for name in used - known - modules if not name.startswith("__"))
+    return "".join(f"import {name}\n" for name in lacking) + tests, [entry, *names]
 
 
 async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
@@ -60,16 +68,15 @@ async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
         if loaded.outcome is not RunOutcome.ok:
             return loaded
         nonce = secrets.token_hex(8)
-        last = loaded
         message = await _sent(checker, checker.exchange({"i": nonce}, _REQUEST_BYTES))
         while True:
             match message:
                 case {"i": str(given), "c": {"f": str(name), "a": arguments, "k": keywords}} if given == nonce:
-                    last = await _answer(submission, {"f": name, "a": arguments, "k": keywords})
-                    reply = _reply(last, name == entry, submission.limits.result_kb << 10)
+                    answer = await _answer(submission, {"f": name, "a": arguments, "k": keywords})
+                    reply = _reply(answer, name == entry, submission.limits.result_kb << 10)
                     message = await _sent(checker, checker.exchange(reply, _REQUEST_BYTES))
                 case {"i": str(given), "v": [str(verdict), str(detail)]} if given == nonce:
-                    return _result(verdict, detail, last)
+                    return _result(verdict, detail)
                 case _:
                     raise EnvironmentFault(
                         f"a test program sent what is neither a call nor a verdict: {message!r:.200}"
@@ -99,7 +106,10 @@ async def _answer(box: Box, request: dict[str, object]) -> CallResult:
 def _reply(result: CallResult, entry: bool, budget: int) -> dict[str, object]:
     """What the tests get for a call. Raises for a result that fails them whatever they say."""
     if result.outcome is RunOutcome.ok:
-        return {"r": encode(result.value, budget, other=_refused if entry else _handle)}
+        try:
+            return {"r": encode(result.value, budget, other=_refused if entry else _handle)}
+        except TooLargeError as error:
+            raise _SubmissionError(CallResult(RunOutcome.result_limit, error=str(error))) from None
     if result.outcome is not RunOutcome.error or not result.raised or result.raised[0] in _FINAL:
         raise _SubmissionError(result)
     return {"e": [result.error, result.raised[0], list(result.raised[1:])]}
@@ -114,14 +124,12 @@ def _handle(value: object) -> object:
     return {"h": value.number} if isinstance(value, Handle) else _refused(value)
 
 
-def _result(verdict: str, detail: str, last: CallResult) -> CallResult:
+def _result(verdict: str, detail: str) -> CallResult:
     match verdict:
         case "passed":
             return CallResult(RunOutcome.ok, True)
         case "failed":
             return CallResult(RunOutcome.ok, False, error=detail)
-        case "raised":
-            return last
         case "error":
             return CallResult(RunOutcome.error, error=detail)
     raise EnvironmentFault(f"a test program cannot be run: {detail}")

@@ -17,8 +17,8 @@ from typing import Any
 
 from envhub.errors import EnvironmentFault, UserError
 from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
-from envhub.sandbox.box import Box, BrokenProtocolError, parse_reply, read_frame
-from envhub.sandbox.judging import EndedError, called_names, judge
+from envhub.sandbox.box import SLOTS, Box, BrokenProtocolError, parse_reply, read_frame
+from envhub.sandbox.judging import EndedError, completed, judge
 from envhub.sandbox.probes import run_probes
 from envhub.sandbox.seccomp import supported
 from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode, frame
@@ -35,7 +35,7 @@ class ProcessSandbox(Sandbox):
     def __init__(self, concurrency: int | None = None) -> None:
         if concurrency is not None and concurrency < 1:
             raise UserError(f"a sandbox needs a concurrency of at least 1, not {concurrency}")
-        self._concurrency = concurrency or 2 * (os.cpu_count() or 1)
+        self._concurrency = concurrency or min(2 * (os.cpu_count() or 1), SLOTS // 2)
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._turns = weakref.WeakKeyDictionary()
         self._running: set[asyncio.Task[Any]] = set()
@@ -125,7 +125,7 @@ class ProcessSandbox(Sandbox):
         limits = limits or SandboxLimits()
         if problem := _source_problem(source, limits):
             return CallResult(RunOutcome.source_limit, error=problem)
-        names = called_names(tests, entry)
+        tests, names = completed(tests, entry)
         async with (
             self._turn(),
             self._box(source, entry, limits) as submission,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envhub.environments.sandbox_code import SandboxCodeEnvironment
-from envhub.errors import UserError
+from envhub.errors import EnvironmentFault, UserError
 from envhub.tasks import Task
 
 PAIRS = {
@@ -253,6 +253,45 @@ except (TypeError, KeyError) as problem:
 )
 async def test_tests_that_expect_errors(tmp_path: Path, code: str, right: bool):
     assert await solves(tmp_path, humaneval(EXPECTS_ERRORS), code) is right
+
+
+async def test_an_error_that_the_tests_raise_later_is_no_pass(tmp_path: Path):
+    test = "try:\n    candidate(1)\nexcept Exception as problem:\n    kept = problem\nassert candidate(2) is True\nraise kept"
+    code = "def f(n):\n    if n == 1: raise ValueError('later')\n    return True"
+    observation, _, _, _, info = await (await begin(tmp_path, humaneval(test))).step(code)
+    assert not info["solved"] and "ValueError: later" in observation
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "'[' * 150 + ']' * 150", "'[' * 10 ** 5 + ']' * 10 ** 5", "'9' * 5000", "'{\"h\": 0}'", "'{\"o\": \"x\"}'", "'{'",
+        "'{\"g\": [1, 2, 0]}'", "'{\"s\": [[]]}'", "'{\"b\": \"x\"}'", "'{\"c\": [1, 2]}'", "'{\"q\": 1}'", "'NaN'",
+    ],
+)  # fmt: skip
+async def test_a_forged_reply_is_the_submissions_failure_not_a_fault(tmp_path: Path, reply: str):
+    code = (
+        "import os, sys\ndef pairs(xs):\n    f = sys._getframe(1)\n"
+        f"    body = ('{{\"i\": \"' + f.f_locals['request']['i'] + '\", \"r\": ' + {reply} + '}}').encode()\n"
+        "    os.write(f.f_locals['channel'], len(body).to_bytes(4, 'big') + body)\n    os._exit(0)"
+    )
+    assert not await solves(tmp_path, PAIRS, code)
+    code = code.replace(
+        "f.f_locals['request']['i'] + ", 'f.f_locals[\'request\'][\'i\'] + \'", "e": ["error", "x", "Nope", [\' + '
+    )
+    assert not await solves(tmp_path, PAIRS, code)
+
+
+async def test_tests_may_rely_on_the_standard_library_without_importing_it(tmp_path: Path):
+    row = {"text": "Root.", "test_list": ["assert math.isclose(root(4.0), 2.0)"]}
+    assert await solves(tmp_path, row, "import math\ndef root(x): return math.sqrt(x)")
+    assert not await solves(tmp_path, row, "class math:\n    isclose = lambda a, b: True\ndef root(x): return 0.0")
+
+
+async def test_tests_that_cannot_run_apart_are_a_fault_that_says_why(tmp_path: Path):
+    environment = await begin(tmp_path, humaneval("assert candidate(lambda x: x) == 1"))
+    with pytest.raises(EnvironmentFault, match="the tests hand a function to the submission"):
+        await environment.step("def f(g): return g(1)")
 
 
 async def test_tests_may_use_what_the_prompt_defines_and_other_functions_of_the_submission(tmp_path: Path):
