@@ -9,18 +9,18 @@ MAX_DEPTH = 100
 
 
 class NotJsonError(ValueError):
-    """A text that is JSON by its look, but holds what cannot be used: NaN, deep nesting, an enormous number."""
+    """JSON by its look that cannot be used: it has NaN, a key twice, deep nesting, or an enormous number."""
 
 
 def loads(text: str | bytes) -> Any:
     """The value of a JSON text.
 
-    Raises json.JSONDecodeError for what is no JSON, and NotJsonError, saying what it is, for NaN and infinities, lists
-    and objects that are nested more than 100 deep, and whole numbers of more digits than Python reads. Both are
-    ValueErrors, as is the UnicodeDecodeError of bytes that are no text.
+    Raises json.JSONDecodeError for what is no JSON, and NotJsonError, saying what it is, for NaN and infinities, a key
+    that an object has twice, lists and objects that are nested more than 100 deep, and whole numbers of more digits than
+    Python reads. Both are ValueErrors, as is the UnicodeDecodeError of bytes that are no text.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=unambiguous)
     except RecursionError:
         raise NotJsonError(f"nested more than {MAX_DEPTH} deep") from None
     except (json.JSONDecodeError, UnicodeDecodeError, NotJsonError):
@@ -35,6 +35,15 @@ def loads(text: str | bytes) -> Any:
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """A JSON text. NaN and infinities become the texts "NaN", "Infinity" and "-Infinity", other objects their str."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False, default=str)
+
+
+def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values, for `json.loads`. Raises NotJsonError for a key that is there twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for position, (key, _) in enumerate(pairs) if key in dict(pairs[:position]))
+        raise NotJsonError(f"an object with the key {twice!r} twice")
+    return made
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import Any
 
 from envhub.errors import DataError, UserError, did_you_mean
 from envhub.messages import Message
+from envhub.strict_json import NotJsonError, unambiguous
 
 TRAIN = "train"
 EVAL = "eval"
@@ -161,7 +162,7 @@ def read_jsonl(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
     """Read a JSON-lines file as (line number from 1, object) pairs; blank lines are passed over.
 
     Raises DataError naming the file and the line for a missing file, text that is not UTF-8, a broken line, a line that
-    is no object, and a file without lines.
+    is no object, an object that has a key twice, and a file without lines.
     """
     path = Path(path)
     try:
@@ -173,11 +174,13 @@ def read_jsonl(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=unambiguous)
         except UnicodeDecodeError as problem:
             raise DataError(
                 f"{path}, line {number}: not UTF-8 (byte {problem.start}); save the file as UTF-8"
             ) from None
+        except NotJsonError as problem:
+            raise DataError(f"{path}, line {number}: {problem}") from None
         except (ValueError, RecursionError) as problem:
             raise DataError(f"{path}, line {number}: not JSON: {problem}") from None
         if not isinstance(row, dict):

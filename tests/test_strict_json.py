@@ -27,6 +27,7 @@ def test_json_comes_back_as_it_was(value: object) -> None:
         ('{"a":' * 500 + "1" + "}" * 500, "nested more than 100 deep"),
         ("1" * 5000, "a whole number of thousands of digits"),
         ('{"a": [-' + "1" * 5000 + "]}", "a whole number of thousands of digits"),
+        ('{"a": {"b": 1, "c": 2, "b": 1}}', "an object with the key 'b' twice"),
         ("NaN", "NaN is no JSON"),
         ("[-Infinity]", "-Infinity is no JSON"),
     ],

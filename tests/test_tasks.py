@@ -76,6 +76,8 @@ def test_the_hash_split_is_a_partition_and_is_stable_under_order(prompts: list[s
         (b'{"a": "\xff"}\n', "line 1: not UTF-8"),
         (b"\n \n", "holds no rows"),
         (b"[" * 100_000, "line 1: not JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "line 1: not JSON: .*digits"),
+        (b'{"a": 1}\n{"a": 1, "b": 2, "a": 3}', "line 2: an object with the key 'a' twice"),
     ],
 )
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path, data: bytes, message: str) -> None:
@@ -84,6 +86,12 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, data: bytes, messa
     with pytest.raises(DataError, match=message) as caught:
         read_jsonl(path)
     assert str(path) in str(caught.value)
+
+
+def test_files_that_an_editor_has_saved_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \r\n{"a": "\xc2\x85 \xe2\x80\xa8"}')
+    assert read_jsonl(path) == [(1, {"a": 1}), (4, {"a": "\x85 \u2028"})]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
