@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from envhub.agents.engines import choose_engine, make_engine
+from envhub.agents.engines.precision import choose_device
 from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
 from envhub.agents.parsers import get_parser
@@ -51,21 +52,10 @@ def plan(config: TrainConfig) -> tuple[Algorithm, EnvironmentSpec, Limits]:
         raise UserError(f"engine {engine.name!r} gives text and no token ids, so nothing can be trained on it")
     if config.parser != "auto":
         get_parser(config.parser)
-    _check_device(config.device)
+    choose_device(config.device)
     for split in (config.split, config.eval_split) if config.eval_tasks else (config.split,):
         driver.tasks.get(split, 0, config.seed)
     return algorithm, found, limits
-
-
-def _check_device(device: str) -> None:
-    if device == "auto":
-        return
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-        raise UserError(f"device {device!r} is not here; give auto, cpu or, where torch sees a GPU, cuda")
 
 
 async def train(config: TrainConfig, *, resume: Path | None = None, progress: Progress | None = None) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envhub.agents.engines.precision import fast_dtype
+from envhub.agents.engines.precision import choose_device, fast_dtype
 from envhub.trainer import corrections, losses
 from envhub.trainer.algorithms import CORRECTIONS, Algorithm
 from envhub.trainer.batch import Rows, micro_batches
@@ -76,8 +76,7 @@ class TorchStrategy(Strategy):
     def __init__(
         self, model: Path, options: Optimization, *, reference: Path | None = None, device: str = "auto"
     ) -> None:
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = choose_device(device)
         self.device, self.options = torch.device(device), options
         self.model = load_model(model, device, gradient_checkpointing=options.gradient_checkpointing)
         self.model.train()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
-from envhub.agents.engines.precision import DTYPES, fast_dtype
+from envhub.agents.engines.precision import DTYPES, choose_device, fast_dtype
 from envhub.agents.engines.weights import iterate_file
 from envhub.environment import validate_config
 from envhub.errors import EngineFault, MissingExtraError, UserError, did_you_mean
@@ -100,12 +100,8 @@ class TransformersEngine(Engine):
         from envhub.agents.engines.batching import Batch
         from envhub.agents.engines.loading import load_causal_model
 
-        device = self.options.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device != "cpu" and not torch.cuda.is_available():
-            raise UserError(f"engine 'transformers': device {device!r} is not there; use 'auto' or 'cpu'")
-        dtype = fast_dtype() if self.options.dtype == "auto" else self.options.dtype
+        device = choose_device(self.options.device)
+        dtype = fast_dtype(torch.device(device).type) if self.options.dtype == "auto" else self.options.dtype
         module = load_causal_model(self.model, getattr(torch, dtype), device)
         self._module = module.eval().requires_grad_(False)
         own = getattr(module.config.get_text_config(), "max_position_embeddings", None)

@@ -130,7 +130,7 @@ class VllmEngine(Engine):
         options = self.options
         arguments: dict[str, Any] = {
             "model": self.model,
-            "dtype": fast_dtype() if options.dtype == "auto" else options.dtype,
+            "dtype": fast_dtype("cpu" if on_cpu else "cuda") if options.dtype == "auto" else options.dtype,
             "max_model_len": options.max_context or (_context(self.model, 4096) if on_cpu else None),
             "max_num_seqs": options.max_batch,
             "enforce_eager": on_cpu if options.eager is None else options.eager,

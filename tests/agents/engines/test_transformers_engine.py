@@ -9,6 +9,7 @@ import torch
 
 from envhub import Limits
 from envhub.agents.engines import Engine, Request, SamplingParams, WeightUpdate, make_engine
+from envhub.agents.engines.precision import choose_device, fast_dtype
 from envhub.agents.session import open_agent
 from envhub.driver import Driver
 from envhub.errors import ConfigError, EngineFault, UserError
@@ -129,6 +130,42 @@ async def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:
 async def test_a_wrong_format_or_device_is_named(reference: Reference, options: dict[str, str], says: str) -> None:
     with pytest.raises(UserError, match=says):
         await make_engine("transformers", str(reference.folder), options=options).start()
+
+
+@pytest.fixture
+def gpu_beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """torch believes that there is a GPU, which emulates bfloat16, and that the CPU does so too."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    fast_dtype.cache_clear()
+    yield monkeypatch
+    fast_dtype.cache_clear()
+
+
+async def test_on_the_cpu_of_a_machine_with_a_gpu_the_cpu_says_what_is_quick(gpu_beside: pytest.MonkeyPatch) -> None:
+    with torch.no_grad():
+        fresh = Reference()
+    engine = make_engine("transformers", str(fresh.folder), options={"device": "cpu"})
+    try:
+        await engine.start()
+        for request in many(fresh, 2):
+            assert worst(fresh, request, await engine.generate(request)) < 1e-4  # float32's, not bfloat16's
+    finally:
+        await engine.close()
+
+
+async def test_a_gpu_that_only_emulates_bfloat16_computes_in_float16(gpu_beside: pytest.MonkeyPatch) -> None:
+    assert fast_dtype("cuda") == "float16"
+    assert fast_dtype("cpu") == "float32"
+
+
+@pytest.mark.parametrize("device", ["gpu9", "mps", "cuda:7", "cuda:-3", "", "cuda:x"])
+async def test_a_device_that_is_not_here_is_refused(gpu_beside: pytest.MonkeyPatch, device: str) -> None:
+    gpu_beside.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match=f"device '{device}' is not here"):
+        choose_device(device)
+    assert (choose_device("auto"), choose_device("cuda:1"), choose_device("cpu")) == ("cuda", "cuda:1", "cpu")
 
 
 async def test_an_unknown_option_comes_with_a_suggestion() -> None:
