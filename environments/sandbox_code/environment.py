@@ -53,8 +53,8 @@ class SandboxCodeConfig(EnvironmentConfig):
 class SandboxCodeEnvironment(TaskEnvironment):
     """Write a function for a task; the failing test comes back and another try may be made.
 
-    The reward of an episode is that of its best submission: each step pays what it adds. Expected values never enter the
-    sandbox. Components: `passed` (all tests), `tests` (share of tests), `well_formed`.
+    The reward of an episode is that of its best submission: each step pays what it adds. Expected values never enter
+    the process of a submission. Components: `passed` (all tests), `tests` (share of tests), `well_formed`.
     """
 
     name = "sandbox_code"

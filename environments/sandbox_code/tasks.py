@@ -19,7 +19,7 @@ DRAWN_TESTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What a submission is held against. Never shown to the model, never inside the sandbox.
+    """What a submission is held against. Never shown to the model, never inside its process.
 
     `cases` are pairs of arguments and expected value for `entry`. `program` is a test program of a data file, which
     calls the submission from a process of its own where no plain cases could be read from it. Without `exact_types` values are compared

@@ -1,15 +1,18 @@
 """Comparing values and outputs, and the report of a grading."""
 
+import asyncio
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envhub.errors import EnvironmentFault
 from envhub.sandbox import (
     ProcessSandbox,
     RunOutcome,
     SandboxLimits,
+    grade_by_tests,
     grade_function,
     grade_program,
     same_output,
@@ -103,3 +106,18 @@ async def test_a_program_that_hits_a_limit_is_not_run_again() -> None:
     limits = SandboxLimits(wall_seconds=0.5)
     report = await grade_program(ProcessSandbox(), "while True: pass", [("", "1")] * 100, limits)
     assert report.outcomes == {"timeout": 100}
+
+
+async def test_tests_and_their_submission_need_one_turn_together() -> None:
+    sandbox = ProcessSandbox(concurrency=1)
+    right, wrong = "def f(a): return a + 1", "def f(a): return a"
+    tests = "assert f(1) == 2\nassert f(2) == 3"
+    reports = await asyncio.gather(*(grade_by_tests(sandbox, source, "f", tests) for source in (right, wrong, right)))
+    assert [report.outcomes for report in reports] == [{"passed": 1}, {"wrong": 1}, {"passed": 1}]
+    failure = reports[1].first_failure
+    assert failure is not None and failure.error == "assert f(1) == 2: AssertionError"
+
+
+async def test_tests_that_are_no_python_are_a_fault() -> None:
+    with pytest.raises(EnvironmentFault, match="the tests are no Python"):
+        await grade_by_tests(ProcessSandbox(), "def f(): pass", "f", "assert f( ==")
