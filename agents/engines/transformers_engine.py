@@ -1,6 +1,7 @@
 """A transformers model as an engine, in this process, with continuous batching."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -166,7 +167,13 @@ class TransformersEngine(Engine):
                 self._work.stop = True
             self._wake.set()
             await asyncio.to_thread(thread.join, _STOP_SECONDS)
+        loaded = self._module is not None
         self._module = self._batch = None
+        if loaded:
+            import torch
+
+            gc.collect()  # a model sits in reference cycles, and its memory with it
+            torch.cuda.empty_cache()
 
     def _check(self) -> None:
         self._refuse_when_ended()

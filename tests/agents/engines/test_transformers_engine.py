@@ -1,4 +1,6 @@
 import asyncio
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -117,6 +119,29 @@ async def test_closing_ends_what_waits_and_can_be_repeated(reference: Reference)
         await mortal.generate(Request("late", [5], 4, FREE))
     with pytest.raises(EngineFault):
         await mortal.update_weights(WeightUpdate(1, {}))
+
+
+FREES = """
+import asyncio, gc, sys, weakref
+from envhub.agents.engines import make_engine
+
+async def main():
+    gc.disable()
+    engine = make_engine("transformers", sys.argv[1], options={"dtype": "float32", "device": "cpu"})
+    await engine.start()
+    model = weakref.ref(next(item for item in gc.get_objects() if type(item).__name__ == "LlamaForCausalLM"))
+    await engine.close()
+    print("freed" if model() is None else "kept")
+
+asyncio.run(main())
+"""
+
+
+async def test_closing_frees_the_model(reference: Reference) -> None:
+    """In a process of its own: the first model of a process sits in the reference cycles of what loaded it."""
+    command = [sys.executable, "-c", FREES, str(reference.folder)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "freed\n", done.stderr
 
 
 async def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:
