@@ -11,12 +11,21 @@ from envhub.errors import UserError
 
 
 def home() -> Path:
-    """`$ENVHUB_HOME`, else `$XDG_CONFIG_HOME/envhub`, else `~/.config/envhub`. Not created here."""
+    """`$ENVHUB_HOME`, else `$XDG_CONFIG_HOME/envhub`, else `~/.config/envhub`. Not created here. Raises UserError."""
     own = os.environ.get("ENVHUB_HOME")
     if own:
-        return Path(own).expanduser().absolute()
+        return expanded(own, "ENVHUB_HOME").absolute()
     base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".config") / "envhub"
+    return (Path(base) if base and Path(base).is_absolute() else expanded("~/.config", "HOME")) / "envhub"
+
+
+def expanded(path: str | Path, what: str = "") -> Path:
+    """A path with `~` and `~user` replaced. Raises UserError, naming `what` gave it, where there is no such home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        given = f"{what}: " if what else ""
+        raise UserError(f"{given}{str(path)!r} begins with a home folder that is not there; write it out") from None
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -2,10 +2,13 @@
 
 import keyword
 import re
+import sys
 from pathlib import Path
 from string import Template
 
 from envhub.errors import UserError
+
+_TAKEN = {*sys.stdlib_module_names, "envhub", "tests"}
 
 _ENVIRONMENT = Template('''"""$title: count a letter in a word."""
 
@@ -98,14 +101,20 @@ pythonpath = ["."]
 """)
 
 
-def write_package(folder: Path) -> list[Path]:
-    """Write a package that holds one environment, named after the folder; returns its files.
+def write_package(place: Path, given: str) -> list[Path]:
+    """Write a package that holds one environment into a folder of its name, below `place`; returns its files.
 
-    Raises UserError for a name that is no Python name, and for a folder that exists and is not empty.
+    A `-` of the folder's name is a `_` of the package's. Raises UserError for a name that is no Python name or that of
+    another module, and for a folder that exists and is not empty.
     """
-    name = folder.name.replace("-", "_")
-    if not re.fullmatch(r"[a-z_][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise UserError(f"{folder.name!r} cannot name an environment; use small letters, digits and _, such as my_env")
+    name = given.replace("-", "_")
+    if not re.fullmatch(r"_*[a-z][a-z0-9_]*", name) or len(name) > 64 or keyword.iskeyword(name) or name in _TAKEN:
+        taken = " that Python does not use itself" if keyword.iskeyword(name) or name in _TAKEN else ""
+        raise UserError(
+            f"{given!r} cannot name an environment: a name is a Python identifier{taken}, of at most 64 small letters, "
+            "digits and _, such as my_env; the package is written to the current folder (--folder names another)"
+        )
+    folder = place / given
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty; choose another name")
     values = {

@@ -12,6 +12,6 @@ def command(name: str, folder: Path) -> None:
     from envhub.cli.template import write_package
 
     target = folder / name
-    for path in write_package(target):
+    for path in write_package(folder, name):
         click.echo(f"wrote {path}")
     click.echo(f"next: envhub register {target} && envhub check {target.name.replace('-', '_')}")

@@ -48,7 +48,7 @@ def _chosen(record: Path, ids: tuple[str, ...]) -> Iterator[Rollout]:
     path = record
     if record.is_dir():
         path = next(
-            (record / n for n in ("rollouts.sqlite", "rollouts.jsonl") if (record / n).is_file()),
+            (record / n for n in ("rollouts.jsonl", "rollouts.sqlite") if (record / n).is_file()),
             record / "rollouts.jsonl",
         )
     if path.suffix == ".sqlite":
