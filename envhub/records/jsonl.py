@@ -102,15 +102,30 @@ def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
 
 
 def read_rollouts(path: Path) -> Iterator[Rollout]:
-    """The rollouts of a JSON-lines file. Raises DataError naming file and line for what is no rollout record."""
+    """The rollouts of a JSON-lines file; blank lines are passed over.
+
+    Raises DataError naming the file and the line, and where it can be said the field, for what is no rollout record.
+    """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
                 try:
-                    yield Rollout.from_dict(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError) as problem:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as problem:
+                    raise DataError(f"{path}, line {number}: not UTF-8 (byte {problem.start})") from None
+                try:
+                    yield read_record(text)
+                except ValueError as problem:
                     raise DataError(f"{path}, line {number}: no rollout record: {problem}") from None
-    except UnicodeDecodeError as problem:
-        raise DataError(f"{path}: not UTF-8 (byte {problem.start})") from None
     except OSError as problem:
         raise DataError(f"cannot read {path}: {problem.strerror}") from problem
+
+
+def read_record(text: str) -> Rollout:
+    """The rollout of one record. Raises ValueError saying what is wrong with it, and with which field."""
+    try:
+        return Rollout.from_dict(json.loads(text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -1,6 +1,5 @@
 """Rollouts in SQLite: columns to select by, and the whole record to re-score and replay from."""
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from envhub.errors import DataError, UserError, did_you_mean
 from envhub.records.closing import Closing
-from envhub.records.jsonl import encode
+from envhub.records.jsonl import encode, read_record
 from envhub.rollout import Rollout
 
 _SCHEMA = """
@@ -73,13 +72,10 @@ class RolloutStore(Closing):
 
     def records(self) -> dict[str, str]:
         """The JSON text of every rollout by its id, in the order in which they were added. Raises DataError."""
-        try:
-            problems = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if problems != "ok":
-                raise DataError(f"{self.path} is damaged: {problems}")
-            return dict(self._database.execute("SELECT id, record FROM rollouts ORDER BY number"))
-        except sqlite3.DatabaseError as problem:
-            raise DataError(f"{self.path} is damaged: {problem}") from problem
+        for (problem,) in self._select("PRAGMA quick_check(1)"):
+            if problem != "ok":
+                raise DataError(f"{self.path} is damaged: {problem}")
+        return dict(self._select("SELECT id, record FROM rollouts ORDER BY number"))
 
     def replace_all(self, rollouts: Sequence[Rollout], *, phase: str) -> None:
         """Hold these rollouts and no others; all at once, or not at all. Raises UserError."""
@@ -93,41 +89,50 @@ class RolloutStore(Closing):
 
     def get(self, id: str) -> Rollout:
         """The rollout of an id, or of a prefix of it that is unique. Raises UserError."""
-        rows = self._database.execute(
-            "SELECT id, record FROM rollouts WHERE substr(id, 1, length(?1)) = ?1", (id,)
-        ).fetchall()
+        rows = list(self._select("SELECT id, record FROM rollouts WHERE substr(id, 1, length(?1)) = ?1", id))
         exact = [row for row in rows if row[0] == id]
         if len(exact or rows) == 1:
             return self._read(*(exact or rows)[0])
         if rows:
             raise UserError(f"{len(rows)} rollouts in {self.path} begin with {id!r}; give more of the id")
-        known = [row[0] for row in self._database.execute("SELECT id FROM rollouts LIMIT 10000")]
+        known = [row[0] for row in self._select("SELECT id FROM rollouts LIMIT 10000")]
         raise UserError(f"no rollout {id!r} in {self.path}, which holds {self.count()}{did_you_mean(id, known)}")
 
     def iterate(self, *, phase: str | None = None, step: int | None = None) -> Iterator[Rollout]:
         """The rollouts in the order in which they were added, all or those of a phase and step."""
-        rows = self._database.execute(
-            "SELECT id, record FROM rollouts WHERE (?1 IS NULL OR phase = ?1) AND (?2 IS NULL OR step = ?2) ORDER BY number",
-            (phase, step),
+        query = (
+            "SELECT id, record FROM rollouts WHERE (?1 IS NULL OR phase = ?1) AND (?2 IS NULL OR step = ?2) "
+            "ORDER BY number"
         )
-        for id, record in rows:
+        for id, record in self._select(query, phase, step):
             yield self._read(id, record)
+
+    def _select(self, query: str, *values: object) -> Iterator[Any]:
+        try:
+            yield from self._database.execute(query, values)
+        except sqlite3.DatabaseError as problem:
+            raise DataError(f"{self.path} is damaged: {problem}") from problem
 
     def _read(self, id: str, record: str) -> Rollout:
         try:
-            return Rollout.from_dict(json.loads(record))
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            return read_record(record)
+        except ValueError as problem:
             raise DataError(f"{self.path}, rollout {id!r}: no rollout record: {problem}") from None
 
     def count(self, phase: str | None = None) -> int:
         """How many rollouts there are."""
         query = "SELECT count(*) FROM rollouts WHERE ?1 IS NULL OR phase = ?1"
-        return int(self._database.execute(query, (phase,)).fetchone()[0])
+        return sum(row[0] for row in self._select(query, phase))
 
     def drop_after(self, phase: str, step: int) -> int:
-        """Forget the rollouts of a phase that belong to later steps (which a resumed run does again)."""
-        with self._database:
-            return self._database.execute("DELETE FROM rollouts WHERE phase = ? AND step > ?", (phase, step)).rowcount
+        """Forget the rollouts of a phase that belong to later steps (which a resumed run does again). Raises UserError."""
+        try:
+            with self._database:
+                return self._database.execute(
+                    "DELETE FROM rollouts WHERE phase = ? AND step > ?", (phase, step)
+                ).rowcount
+        except sqlite3.Error as problem:
+            raise UserError(f"cannot write {self.path}: {problem}") from problem
 
     def close(self) -> None:
         """Close the file."""

@@ -2,6 +2,9 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +25,8 @@ def rows(folder: Path) -> list[str]:
 
 
 def lines(folder: Path) -> list[str]:
-    return sorted(json.loads(line)["id"] for line in (folder / "rollouts.jsonl").read_text().splitlines())
+    text = (folder / "rollouts.jsonl").read_text()
+    return sorted(json.loads(line)["id"] for line in text.splitlines(keepends=True) if line.endswith("\n"))
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -62,3 +66,148 @@ def test_a_line_that_a_kill_cut_off_is_run_again(cli, out: Path) -> None:
     assert "rollouts.jsonl ended in half a line, which is dropped" in err
     assert len(set(lines(out))) == 6
     assert set(lines(out)) >= {json.loads(line)["id"] for line in kept[:5]}
+
+
+def strict(text: str) -> dict:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+FAILING = [*COMMON, "--retries", "0", "--engine-options", "fail_every=1"]
+
+
+def test_what_is_not_known_is_null(cli, tmp_path: Path) -> None:
+    code, said, _ = cli(*FAILING, "--json")
+    assert code == 1
+    for values in (strict(said), strict((tmp_path / "out" / "summary.json").read_text())):
+        assert (values["scored"], values["reward"]["mean"], values["turns"]) == (0, None, None)
+
+
+def test_the_first_error_of_each_kind_is_shown(cli) -> None:
+    code, said, _ = cli(*FAILING)
+    assert code == 1
+    (line,) = [line for line in said.splitlines() if line.startswith("fault engine")]
+    assert line.startswith("fault engine: 6 of 6 rollouts; the first, of task guess_number/eval/0/0, sample 0: ")
+    code, said, _ = cli(*FAILING, "--json")
+    error = json.loads(said)["first_errors"]["engine"]
+    assert (error["task"], error["member"]) == ("guess_number/eval/0/0", 0)
+    assert error["text"]
+
+
+@pytest.mark.parametrize(
+    "content", [{"thesis.txt": "mine"}, {"config.json": '{"architectures": ["Llama"]}'}, {"config.json": "{}", "x": ""}]
+)
+def test_a_folder_that_holds_something_else_is_left_alone(cli, tmp_path: Path, content: dict[str, str]) -> None:
+    (tmp_path / "out").mkdir()
+    for name, text in content.items():
+        (tmp_path / "out" / name).write_text(text)
+    code, _, err = cli(*COMMON)
+    assert code == 2
+    assert "out" in err and "give another --output, or delete" in err
+    assert "--resume" not in err
+    for name, text in content.items():
+        assert (tmp_path / "out" / name).read_text() == text
+    assert not (tmp_path / "out" / "rollouts.jsonl").exists()
+
+
+def test_other_settings_are_refused_with_the_remedy(cli, out: Path) -> None:
+    code, _, err = cli(*COMMON, "--samples", "2")
+    assert code == 2
+    assert "was made with samples 1, not 2; give another --output, or delete" in err
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", "\xff", '{"a": ' * 50_000, '{"tasks": ' + "9" * 5000 + "}"])
+def test_a_damaged_configuration_is_named_with_the_remedy(cli, out: Path, text: str) -> None:
+    (out / "config.json").write_bytes(text.encode("latin-1"))
+    code, _, err = cli(*COMMON)
+    assert code == 2
+    assert "config.json is damaged" in err and "give another --output, or delete" in err
+    assert len(lines(out)) == 6
+
+
+@pytest.mark.parametrize("damage", ['{"id": 3}', "[1]", "{", '{"id": "\\ud800"}'])
+def test_a_damaged_line_is_named_with_the_remedy(cli, out: Path, damage: str) -> None:
+    file = out / "rollouts.jsonl"
+    kept = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*kept[:2], damage + "\n", *kept[2:]]))
+    before = file.read_bytes()
+    code, _, err = cli(*COMMON)
+    assert code == 2
+    assert "rollouts.jsonl, line 3: no rollout record" in err
+    assert "delete that line, and its rollout is run again" in err
+    assert file.read_bytes() == before
+    for command in (["compare", "out", "out"], ["replay", "out/rollouts.jsonl"]):
+        code, _, err = cli(*command)
+        assert code == 2 and "line 3" in err
+
+
+def test_lines_that_an_editor_has_saved_are_gone_on_with(cli, out: Path) -> None:
+    file = out / "rollouts.jsonl"
+    text = file.read_text().replace("\n", "\r\n\r\n")
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    code, said, err = cli(*COMMON)
+    assert code == 0 and "all 6 rollouts are there already" in said, err
+
+
+@pytest.mark.parametrize("name", ["rollouts.jsonl", "rollouts.sqlite", "summary.json", ".lock"])
+def test_a_folder_where_a_file_belongs_is_named(cli, out: Path, name: str) -> None:
+    (out / name).unlink()
+    (out / name).mkdir()
+    code, _, err = cli(*COMMON)
+    assert code == 2
+    assert str(out.relative_to(out.parent)) in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("output", ["file", "file/below", "file/below/deep"])
+def test_a_place_that_cannot_be_written_is_named(cli, tmp_path: Path, output: str) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = cli(*[output if item == "out" else item for item in COMMON])
+    assert code == 2 and output.split("/")[0] in err
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(cli, out: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom envhub.records import RunFolder\n"
+        "with RunFolder.open(Path('out'), resume=True):\n    print('locked', flush=True)\n    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=out.parent) as holder:
+        assert holder.stdout is not None and holder.stdin is not None
+        assert holder.stdout.readline() == "locked\n"
+        failed, _, err = cli(*COMMON)
+        holder.stdin.close()
+        assert holder.wait(60) == 0
+    assert failed == 2
+    assert f"the folder out is in use by process {holder.pid}" in err
+    assert cli(*COMMON)[0] == 0
+
+
+def test_two_evaluations_at_once_into_one_folder_do_not_mix(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from envhub.cli import main; main()", *COMMON]
+    both = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in both]
+    assert all(code == 0 or (code == 2 and ("in use" in err or "exists" in err)) for err, code in ended), ended
+    assert any(code == 0 for _, code in ended)
+    assert len(lines(tmp_path / "out")) == len(set(lines(tmp_path / "out"))) == 6
+    assert rows(tmp_path / "out") == lines(tmp_path / "out")
+
+
+def test_an_evaluation_that_was_killed_is_gone_on_with(cli, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from envhub.cli import main; main()", *COMMON, "--concurrency", "1"]
+    file = tmp_path / "out" / "rollouts.jsonl"
+    with subprocess.Popen([*command, "--engine-options", "latency=0.05"], cwd=tmp_path) as process:
+        while process.poll() is None and not (file.is_file() and file.read_bytes().count(b"\n") >= 2):
+            time.sleep(0.01)
+        process.kill()
+    before = set(lines(tmp_path / "out"))
+    assert 2 <= len(before) < 6
+    code, said, _ = cli(*COMMON)
+    assert code == 0 and f"{len(before)} of 6 rollouts are there already" in said
+    assert len(lines(tmp_path / "out")) == 6
+    assert before <= set(lines(tmp_path / "out"))
+    assert rows(tmp_path / "out") == lines(tmp_path / "out")

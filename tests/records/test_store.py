@@ -142,6 +142,19 @@ def test_files_that_are_no_store_are_named(tmp_path: Path) -> None:
         RolloutStore(tmp_path)
 
 
+def test_a_damaged_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.sqlite"
+    with RolloutStore(path) as store:
+        for index in range(5):
+            store.add(small(index, "long " * 4000, id=f"id{index}"))
+    data = path.read_bytes()
+    path.write_bytes(data[:16384] + b"\xff" * (len(data) - 16384))
+    uses = (lambda store: list(store.iterate()), lambda store: store.get("id4"), lambda store: store.records())
+    for use in uses:
+        with pytest.raises(DataError, match="rollouts.sqlite is "), RolloutStore(path, read_only=True) as store:
+            use(store)
+
+
 def test_a_damaged_record_is_named(store: RolloutStore) -> None:
     store.add(small(id="broken"))
     with sqlite3.connect(store.path) as database:
