@@ -25,10 +25,11 @@ def load_causal_model(model: str, dtype: "torch.dtype", device: str) -> Any:
     logging.disable_progress_bar()
     refuse_damaged(model)
     try:
-        module, info = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, output_loading_info=True)
     except Exception as problem:  # what a damaged configuration raises is of any class
         said = str(problem) or type(problem).__name__
         raise UserError(f"transformers cannot load {model}: {said}; {remedy(model)}") from problem
+    module, info = loaded
     lacking = sorted(info["missing_keys"])
     if lacking:
         raise UserError(
