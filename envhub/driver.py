@@ -4,36 +4,37 @@ Executors, `check`, `play` and the Gymnasium adapter all go through here, so tha
 wherever it runs. What the environment returns is checked, never repaired.
 """
 
-import asyncio
 import contextlib
 import inspect
-import math
-import numbers
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from envhub.environment import Environment, has_oracle
-from envhub.errors import DeadlineError, EnvironmentFault, Fault, ModelFault, UserError
+from envhub.errors import EnvironmentFault, Fault, ModelFault, UserError
+from envhub.guard import MAX_REWARD, described, finite, is_interruption, shown
 from envhub.limits import Limits
 from envhub.messages import Action, Observation
-from envhub.offload import ProcessHost, ThreadHost
+from envhub.offload import ProcessHost, TaskHost, ThreadHost
 from envhub.rewards import Rubric
 from envhub.specs import EnvironmentSpec
 from envhub.tasks import Task, TaskSet
 
 _MAKE_SECONDS = 120.0
+_MAX_CHARACTERS = 4_000_000
+_BOUND = f" within ±{MAX_REWARD:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """A checked result of `step`."""
+    """A checked result of `step`. `components` are the finite numbers of `info["components"]` by name."""
 
     observation: Observation
     reward: float
     terminated: bool
     truncated: bool
     info: dict[str, Any] = field(default_factory=dict)
+    components: Mapping[str, float] = field(default_factory=dict)
 
 
 class Driver:
@@ -59,11 +60,18 @@ class Driver:
         self.isolation = self.environment_class.isolation
         if self.isolation not in ("thread", "process"):
             raise UserError(f"environment {spec.id!r}: isolation is thread or process, not {self.isolation!r}")
+        if not isinstance(self.environment_class.limits, Limits):
+            raise UserError(f"environment {spec.id!r}: limits is a Limits, not {shown(self.environment_class.limits)}")
         self.step_seconds = step_seconds
         # The configuration is checked here in any case, so that a mistake in it is the user's and not a fault.
-        self._environment = self.environment_class(self.config) if environment is None else environment
+        self._environment = (
+            self._own("its constructor", lambda: self.environment_class(self.config))
+            if environment is None
+            else environment
+        )
         self._process = ProcessHost(spec.id) if self.isolation == "process" else None
         self._thread: ThreadHost | None = None
+        self._task: TaskHost | None = None
         self._made = False
 
     @property
@@ -73,13 +81,20 @@ class Driver:
 
     @property
     def tasks(self) -> TaskSet:
-        """The environment's task set (of an instance in this process: reading tasks runs no episode)."""
-        return self._environment.tasks
+        """The environment's task set (of an instance in this process: reading tasks runs no episode).
+
+        Raises UserError where it has none.
+        """
+        found = self._own("tasks", lambda: self._environment.tasks)
+        if not isinstance(found, TaskSet):
+            raise UserError(f"environment {self.spec.id!r}: tasks is a TaskSet, not {shown(found)}")
+        return found
 
     @property
     def rubric(self) -> Rubric | None:
         """The environment's rubric, where it has one."""
-        return getattr(self._environment, "rubric", None)
+        found: Rubric | None = self._own("rubric", lambda: getattr(self._environment, "rubric", None))
+        return found
 
     @property
     def has_oracle(self) -> bool:
@@ -91,7 +106,7 @@ class Driver:
         options = {"task": task}
         result = await self._call("reset", seed=task.seed if seed is None else seed, options=options)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise self._fault("reset", f"returned {result!r:.120}, not (observation, info)")
+            raise self._fault("reset", f"returned {shown(result)}, not (observation, info)")
         return self._observation("reset", result[0]), result[1]
 
     async def step(self, action: Action) -> StepResult:
@@ -99,18 +114,24 @@ class Driver:
         result = await self._call("step", action)
         if not (isinstance(result, tuple) and len(result) == 5):
             raise self._fault(
-                "step", f"returned {result!r:.120}, not (observation, reward, terminated, truncated, info)"
+                "step", f"returned {shown(result)}, not (observation, reward, terminated, truncated, info)"
             )
         observation, reward, terminated, truncated, info = result
-        if isinstance(reward, bool) or not isinstance(reward, numbers.Real) or not math.isfinite(reward):
-            raise self._fault("step", f"returned the reward {reward!r:.80}, not a finite number")
+        number = finite(reward)
+        if number is None:
+            raise self._fault("step", f"returned the reward {shown(reward)}, not a finite number{_BOUND}")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool) and type(flag).__name__ not in ("bool_", "bool"):
-                raise self._fault("step", f"returned {name}={flag!r:.80}, not a bool")
+                raise self._fault("step", f"returned {name}={shown(flag)}, not a bool")
         if not isinstance(info, dict):
-            raise self._fault("step", f"returned info {info!r:.80}, not a dict")
+            raise self._fault("step", f"returned info {shown(info)}, not a dict")
         return StepResult(
-            self._observation("step", observation), float(reward), bool(terminated), bool(truncated), info
+            self._observation("step", observation),
+            number,
+            bool(terminated),
+            bool(truncated),
+            info,
+            self._components(info),
         )
 
     async def oracle(self) -> Action | None:
@@ -118,7 +139,10 @@ class Driver:
         if not self.has_oracle:
             return None
         action = await self._call("oracle")
-        return None if action is None else Action.of(action)
+        try:
+            return None if action is None else Action.of(action)
+        except TypeError:
+            raise self._fault("oracle", f"returned {shown(action)}, not a str, an Action or None") from None
 
     async def close(self) -> None:
         """Close the environment and free its thread or process. Never raises; the second time it does nothing."""
@@ -126,13 +150,20 @@ class Driver:
         try:
             if begun and (self._process is None or self._process.alive):
                 with contextlib.suppress(Fault):
-                    await self._call("close")
+                    await self.close_environment()
         finally:
             if self._thread is not None:
                 self._thread.close()
                 self._thread = None
+            if self._task is not None:
+                self._task.close()
+                self._task = None
             if self._process is not None:
                 await self._process.kill()
+
+    async def close_environment(self) -> None:
+        """Call the environment's own `close` and nothing else. Raises what it does wrong, as an EnvironmentFault."""
+        await self._call("close")
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         what = f"environment {self.spec.id!r}: {name}"
@@ -144,44 +175,76 @@ class Driver:
                         raise self._fault(name, "its process is gone")
                     await self._process.make(self.spec.target, self.config, deadline=_MAKE_SECONDS, what=what)
                 return await self._process.method(name, *args, deadline=self.step_seconds, what=what, **kwargs)
-            return await self._call_here(getattr(self._environment, name), what, args, kwargs)
-        except (EnvironmentFault, ModelFault):
-            raise
-        except UserError:
+            method = getattr(self._environment, name)
+            return await self._host(method).call(method, *args, deadline=self.step_seconds, what=what, **kwargs)
+        except (EnvironmentFault, ModelFault, UserError):
             raise
         except Exception as problem:
-            raise self._fault(name, f"raised {type(problem).__name__}: {problem}", problem) from problem
+            raise self._fault(name, f"raised {described(problem)}", problem) from problem
 
-    async def _call_here(
-        self, method: Callable[..., Any], what: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if not is_async(method):
-            if self._thread is None:
-                self._thread = ThreadHost(self.spec.id)
-            return await self._thread.call(method, *args, deadline=self.step_seconds, what=what, **kwargs)
+    def _host(self, method: Callable[..., Any]) -> TaskHost | ThreadHost:
+        if is_async(method):
+            self._task = self._task or TaskHost()
+            return self._task
+        self._thread = self._thread or ThreadHost(self.spec.id)
+        return self._thread
+
+    def _own(self, what: str, read: Callable[[], Any]) -> Any:
+        """Run code of the class that belongs to no episode: what it does wrong is a mistake of its author."""
         try:
-            async with asyncio.timeout(self.step_seconds) as scope:
-                awaitable: Awaitable[Any] = method(*args, **kwargs)
-                return await awaitable
-        except TimeoutError:
-            if not scope.expired():
+            return read()
+        except UserError:
+            raise
+        except BaseException as problem:  # SystemExit and the like, too
+            if is_interruption(problem):
                 raise
-            raise DeadlineError(f"{what} did not return within {self.step_seconds:g} s") from None
+            text = f"environment {self.spec.id!r}: {what} raised {described(problem)}{_place_of(problem)}"
+            raise UserError(text) from problem
+
+    def _components(self, info: Mapping[str, Any]) -> dict[str, float]:
+        given = info.get("components")
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            raise self._fault("step", f"returned the components {shown(given)}, not a dict of numbers by name")
+        out: dict[str, float] = {}
+        for name, value in given.items():
+            number = float(value) if isinstance(value, bool) else finite(value)
+            if number is None or not isinstance(name, str):
+                raise self._fault(
+                    "step", f"returned the component {shown(name)} = {shown(value)}, not a finite number{_BOUND}"
+                )
+            out[name] = number
+        return out
 
     def _observation(self, name: str, value: Any) -> Observation:
         try:
-            return Observation.of(value)
-        except TypeError as problem:
-            raise self._fault(name, str(problem)) from None
+            observation = Observation.of(value)
+        except TypeError:
+            raise self._fault(
+                name,
+                "returned as observation "
+                f"{shown(value)}: an observation is a str, a Message, a sequence of Messages or an Observation",
+            ) from None
+        characters = sum(len(message.text) for message in observation.messages)
+        if characters > _MAX_CHARACTERS:
+            raise self._fault(
+                name, f"returned an observation of {characters:,} characters; at most {_MAX_CHARACTERS:,}"
+            )
+        return observation
 
     def _fault(self, name: str, problem: str, cause: BaseException | None = None) -> EnvironmentFault:
-        place = ""
-        if cause is not None and cause.__traceback__ is not None:
-            trace = cause.__traceback__
-            while trace.tb_next is not None:
-                trace = trace.tb_next
-            place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
-        return EnvironmentFault(f"environment {self.spec.id!r}: {name} {problem}{place}")
+        return EnvironmentFault(f"environment {self.spec.id!r}: {name} {problem}{_place_of(cause)}")
+
+
+def _place_of(problem: BaseException | None) -> str:
+    """`" (file:line)"` of where an exception was raised, or an empty string."""
+    trace = None if problem is None else problem.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -8,7 +8,10 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from envhub.guard import shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +26,9 @@ class TextPart:
 
     text: str
 
+    def __post_init__(self) -> None:
+        _require(self.text, str, "a text part's text")
+
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
@@ -30,6 +36,10 @@ class ImagePart:
 
     data: bytes = field(repr=False)
     media_type: str = "image/png"
+
+    def __post_init__(self) -> None:
+        _require(self.data, bytes, "an image's data")
+        _require(self.media_type, str, "an image's media type")
 
     @classmethod
     def from_pil(cls, image: "Image") -> "ImagePart":
@@ -86,7 +96,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
+    """One message of a conversation. Raises ValueError for another role, TypeError for parts of other types."""
 
     role: Role
     content: Content = ""
@@ -97,7 +107,12 @@ class Message:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise ValueError(f"a message's role is one of {', '.join(ROLES)}, not {self.role!r}")
+            raise ValueError(f"a message's role is one of {', '.join(ROLES)}, not {shown(self.role)}")
+        if not isinstance(self.content, str):
+            _require_all(self.content, (TextPart, ImagePart), "a message's content is a str or")
+        _require_all(self.tool_calls, ToolCall, "a message's tool calls are")
+        for name in ("tool_call_id", "name", "reasoning"):
+            _require(getattr(self, name), (str, NoneType), f"a message's {name}")
 
     @property
     def text(self) -> str:
@@ -185,11 +200,16 @@ def _as_part(value: Any) -> Part:
 class Observation:
     """What an environment appends to the conversation: messages, and the tools on offer from now on.
 
-    `tools` is None where the tools on offer stay as they were.
+    `tools` is None where the tools on offer stay as they were. Raises TypeError for parts of other types.
     """
 
     messages: tuple[Message, ...] = ()
     tools: tuple[ToolSpec, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _require_all(self.messages, Message, "an observation's messages are")
+        if self.tools is not None:
+            _require_all(self.tools, ToolSpec, "an observation's tools are")
 
     @classmethod
     def of(cls, value: "ObservationLike") -> "Observation":
@@ -206,7 +226,7 @@ class Observation:
         if isinstance(value, list | tuple) and all(isinstance(item, Message) for item in value):
             return cls(tuple(value))
         raise TypeError(
-            f"an observation is a str, a Message, a sequence of Messages or an Observation, not {value!r:.200}"
+            f"an observation is a str, a Message, a sequence of Messages or an Observation, not {shown(value)}"
         )
 
     @property
@@ -249,9 +269,15 @@ class Action:
     finish_reason: str | None = None
     parse_error: str | None = None
 
+    def __post_init__(self) -> None:
+        _require(self.text, str, "an action's text")
+        _require_all(self.tool_calls, ToolCall, "an action's tool calls are")
+        for name in ("reasoning", "finish_reason", "parse_error"):
+            _require(getattr(self, name), (str, NoneType), f"an action's {name}")
+
     @classmethod
     def of(cls, value: "ActionLike") -> "Action":
-        """An action from a bare str, or the action itself."""
+        """An action from a bare str, or the action itself. Raises TypeError for anything else."""
         if isinstance(value, Action):
             return value
         if isinstance(value, str):
@@ -291,6 +317,18 @@ class Action:
 
 
 ActionLike: TypeAlias = Action | str
+
+
+def _require(value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    if not isinstance(value, kind):
+        names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
+        raise TypeError(f"{what} is a {' or '.join(names)}, not {shown(value)}")
+
+
+def _require_all(value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(item, kind) for item in value):
+        names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
+        raise TypeError(f"{what} a tuple of {' and '.join(names)}, not {shown(value)}")
 
 
 def _content_to_json(content: Content) -> str | list[dict[str, Any]]:

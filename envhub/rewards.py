@@ -8,15 +8,15 @@ import asyncio
 import functools
 import inspect
 import math
-import numbers
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from envhub.errors import DeadlineError, Fault, RewardFault, UserError, did_you_mean
+from envhub.guard import MAX_REWARD, described, finite, shown
 from envhub.messages import Action, Message
-from envhub.offload import ProcessPool, ThreadHost
+from envhub.offload import ProcessPool, TaskHost, ThreadHost
 from envhub.tasks import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,7 +114,7 @@ class Reward:
         values = await self._run({GROUP: list(contexts)})
         if not isinstance(values, Sequence) or len(values) != len(contexts):
             raise RewardFault(
-                self.name, f"returned {values!r:.80}, not one number for each of {len(contexts)} rollouts"
+                self.name, f"returned {shown(values)}, not one number for each of {len(contexts)} rollouts"
             )
         return [_finite(self.name, value) for value in values]
 
@@ -125,21 +125,21 @@ class Reward:
                 target = f"{_module_of(self.function)}:{self.function.__qualname__}"
                 return await process_pool().call(target, deadline=self.seconds, what=what, **arguments)
             if self.isolation == "inline" or inspect.iscoroutinefunction(self.function):
-                async with asyncio.timeout(self.seconds):
-                    value = self.function(**arguments)
-                    return await value if inspect.isawaitable(value) else value
+                task = TaskHost()
+                try:
+                    return await task.call(self.function, deadline=self.seconds, what=what, **arguments)
+                finally:
+                    task.close()
             host = _idle_thread()
             value = await host.call(self.function, deadline=self.seconds, what=what, **arguments)
             _idle_threads.append(host)
             return value
-        except TimeoutError:
-            raise RewardFault(self.name, f"did not return within {self.seconds:g} s") from None
         except DeadlineError as problem:
             raise RewardFault(self.name, str(problem).removeprefix(what).strip()) from None
         except Fault as problem:
             raise RewardFault(self.name, f"failed: {problem}") from problem
         except Exception as problem:
-            raise RewardFault(self.name, f"raised {type(problem).__name__}: {problem}") from problem
+            raise RewardFault(self.name, f"raised {described(problem)}") from problem
 
 
 @overload
@@ -199,27 +199,24 @@ class Rubric:
     async def score(self, context: RewardContext) -> Score:
         """Score one rollout by every reward that needs no group. Raises RewardFault naming the first that failed."""
         components = {item.name: await item.score(context) for item in self.rewards if not item.is_group}
-        total = sum(item.weight * components[item.name] for item in self.rewards if item.name in components)
-        return Score(float(total), components)
+        return Score(self._total(components), components)
 
     async def score_group(self, contexts: Sequence[RewardContext]) -> list[Score]:
         """What the group rewards add to each rollout of a group, in order. Raises RewardFault."""
         columns = {item: await item.score_group(contexts) for item in self.group_rewards}
-        return [
-            Score(
-                float(sum(item.weight * values[i] for item, values in columns.items())),
-                {item.name: values[i] for item, values in columns.items()},
-            )
-            for i in range(len(contexts))
-        ]
+        rows = [{item.name: values[i] for item, values in columns.items()} for i in range(len(contexts))]
+        return [Score(self._total(row), row) for row in rows]
+
+    def _total(self, components: Mapping[str, float]) -> float:
+        total = sum(item.weight * components[item.name] for item in self.rewards if item.name in components)
+        return _finite("total", float(total))
 
 
 def _finite(name: str, value: Any) -> float:
-    if isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise RewardFault(name, f"returned {value!r:.80}, not a finite number")
-    return float(value)
+    number = float(value) if isinstance(value, bool) else finite(value)
+    if number is None:
+        raise RewardFault(name, f"returned {shown(value)}, not a finite number within ±{MAX_REWARD:g}")
+    return number
 
 
 @functools.lru_cache(maxsize=1024)

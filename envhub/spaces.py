@@ -284,6 +284,9 @@ class _LoopThread:
         try:
             loop.run_forever()
         finally:
+            for task in (left := asyncio.all_tasks(loop)):
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 

@@ -1,5 +1,8 @@
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -7,6 +10,16 @@ import pytest
 from envhub import Action, EnvironmentFault, ModelFault
 from envhub.driver import Driver
 from envhub.errors import ConfigError, DeadlineError, UserError
+from envhub.offload import TaskHost
+
+MUTE = """
+import numbers
+class Mute(Exception):
+    def __str__(self): 1 / 0
+    def __repr__(self): 1 / 0
+    def __float__(self): 1 / 0
+numbers.Real.register(Mute)
+"""
 
 BODY = """
 class Probe(Environment):
@@ -63,15 +76,105 @@ async def test_plain_methods_run_in_a_thread_or_in_a_process(write_environment, 
         ("return 'x', 1, False, 0, {}", "truncated=0, not a bool"),
         ("return 'x', 1, False, False, None", "info None, not a dict"),
         ("return 5, 1, False, False, {}", "an observation is a str"),
-        ("raise SystemExit(3)", "SystemExit"),
+        ("raise SystemExit(3)", r"step raised SystemExit: 3 \(.*probe\.py:11\)"),
+        ("raise KeyboardInterrupt", "step raised KeyboardInterrupt"),
+        ("raise GeneratorExit", "step raised GeneratorExit"),
+        ("raise asyncio.CancelledError", "step raised CancelledError"),
         ("raise StopIteration", "StopIteration"),
+        ("raise Mute", "step raised Mute: <Mute: its text fails with ZeroDivisionError>"),
+        ("return 'x', 10**400, False, False, {}", "the reward 1000.*, not a finite number"),
+        ("return 'x', 1e16, False, False, {}", r"the reward 1e\+16, not a finite number within ±1e\+15"),
+        ("return 'x', Mute(), False, False, {}", "the reward <Mute: its text fails"),
+        ("return Mute(), 1.0, False, False, {}", "as observation <Mute: its text fails"),
+        ("return Message('user', 5), 1.0, False, False, {}", "a message's content is a str or a tuple of"),
+        ("return Message('user', 'x', name=3), 1.0, False, False, {}", "a message's name is a str"),
+        ("return Observation('abc'), 1.0, False, False, {}", "an observation's messages are a tuple of Message"),
+        ("return Observation((), 7), 1.0, False, False, {}", "an observation's tools are a tuple of ToolSpec"),
+        ("return 'x' * 4_000_001, 1.0, False, False, {}", "an observation of 4,000,001 characters"),
+        ("return 'x', 1.0, False, False, {'components': [1]}", r"the components \[1\], not a dict"),
+        ("return 'x', 1.0, False, False, {'components': {'style': 'good'}}", "the component 'style' = 'good'"),
+        ("return 'x', 1.0, False, False, {'components': {'style': float('nan')}}", "the component 'style' = nan"),
     ],
 )
 async def test_what_an_environment_does_wrong_is_a_fault_that_names_it(
     write_environment, step: str, message: str
 ) -> None:
     with pytest.raises(EnvironmentFault, match=message):
-        await _drive(write_environment(_body(step)))
+        await _drive(write_environment(_body(step) + MUTE))
+
+
+ASYNC = """
+class Probe(Environment):
+    async def reset(self, *, seed=None, options=None):
+        self.task = asyncio.current_task()
+        return "x", {{}}
+    async def step(self, action):
+        {step}
+        return "ok", 1.0, False, False, {{"same": asyncio.current_task() is self.task}}
+    async def close(self):
+        CLOSED.append(asyncio.current_task() is self.task)
+CLOSED = []
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("raise SystemExit(3)", r"step raised SystemExit: 3 \(.*probe\.py:9\)"),
+        ("raise KeyboardInterrupt", "step raised KeyboardInterrupt"),
+        ("raise GeneratorExit", "step raised GeneratorExit"),
+        ("raise asyncio.CancelledError", "step raised CancelledError"),
+        ("raise TimeoutError('mine')", "step raised TimeoutError: mine"),
+    ],
+)
+async def test_what_a_coroutine_raises_is_a_fault(monkeypatch, write_environment, step: str, message: str) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as under asyncio.run, which has its own handler
+    with pytest.raises(EnvironmentFault, match=message):
+        await _drive(write_environment(ASYNC.format(step=step)))
+
+
+async def test_all_calls_of_coroutines_run_in_one_task(write_environment) -> None:
+    spec = write_environment(ASYNC.format(step="pass"))
+    assert (await _drive(spec)).info == {"same": True}
+    assert spec.load().step.__globals__["CLOSED"] == [True]
+
+
+DEAF = "\n".join(
+    ("", "        while True:", "            try: await asyncio.sleep(60)", "            except BaseException: pass")
+)
+
+
+async def test_a_coroutine_that_ignores_its_cancellation_is_abandoned(write_environment, monkeypatch) -> None:
+    monkeypatch.setattr("envhub.offload._CANCEL_GRACE", 0.05)
+    before = TaskHost.abandoned_total
+    driver = Driver(write_environment(ASYNC.format(step=DEAF)), step_seconds=0.1)
+    await driver.reset(driver.tasks.get("train", 0))
+    with pytest.raises(
+        DeadlineError, match=r"within 0\.1 s \(it waits at .*probe\.py:11 in step\); it ignores its cancellation"
+    ):
+        await driver.step(Action("x"))
+    with pytest.raises(DeadlineError, match="an earlier call ignores its cancellation"):
+        await driver.step(Action("x"))
+    assert TaskHost.abandoned_total == before + 1
+    await driver.close()
+
+
+def test_a_run_ends_although_a_coroutine_ignores_its_cancellation(write_environment) -> None:
+    spec = write_environment(ASYNC.format(step=DEAF))
+    code = (
+        "import asyncio, sys, envhub.offload as offload\nfrom envhub.driver import Driver\n"
+        "from envhub import EnvironmentSpec\noffload._CANCEL_GRACE = 0.1\n"
+        "async def main():\n    driver = Driver(EnvironmentSpec('probe', sys.argv[1]), step_seconds=0.1)\n"
+        "    await driver.reset(driver.tasks.get('train', 0))\n"
+        "    try: await driver.step('x')\n    except Exception as problem: print(problem)\n    await driver.close()\n"
+        "asyncio.run(main())\nprint('ended')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, spec.target], timeout=60, check=False, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "ended"
+    assert "was abandoned" in done.stdout
+    assert done.stderr == ""
 
 
 async def test_a_numpy_result_is_as_good(write_environment) -> None:
@@ -170,6 +273,32 @@ def test_a_mistake_in_the_configuration_is_the_users(write_environment) -> None:
         Driver(write_environment(_body()), {"size": 1})
     with pytest.raises(UserError, match="isolation is thread or process, not 'moon'"):
         Driver(write_environment(_body(isolation="moon"), file="moon.py"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("def __init__(self, config=None): raise OSError('no display')", "its constructor raised OSError: no display"),
+        ("def __init__(self, config=None): sys.exit(4)", "its constructor raised SystemExit: 4"),
+        ("limits = 5", "limits is a Limits, not 5"),
+        ("tasks = None", "tasks is a TaskSet, not None"),
+        ("tasks = property(lambda self: 1 / 0)", r"tasks raised ZeroDivisionError: division by zero \(.*probe\.py"),
+        ("rubric = property(lambda self: 1 / 0)", "rubric raised ZeroDivisionError"),
+    ],
+)
+def test_a_mistake_in_the_class_is_its_authors(write_environment, line: str, message: str) -> None:
+    spec = write_environment(f"class Probe(Environment):\n    {line}\n")
+    with pytest.raises(UserError, match=f"environment 'probe': {message}"):
+        _ = Driver(spec).tasks, Driver(spec).rubric
+
+
+async def test_an_oracle_of_another_type_is_a_fault(write_environment) -> None:
+    body = "class Probe(Environment):\n    def oracle(self): return {oracle}\n"
+    for oracle in ("5", "Action(None)"):
+        driver = Driver(write_environment(body.format(oracle=oracle), file=f"probe{len(oracle)}.py"))
+        with pytest.raises(EnvironmentFault, match="oracle (returned 5|raised TypeError: an action's text is a str)"):
+            await driver.oracle()
+        await driver.close()
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,16 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from envhub.agents.engines.base import Engine, Generation, Request, SamplingParams
 from envhub.agents.parsers.base import Parser
-from envhub.agents.rendering.base import Renderer
+from envhub.agents.rendering.base import Renderer, TemplateError
 from envhub.driver import Driver, StepResult
-from envhub.errors import DeadlineError, EngineFault, EnvironmentFault, ModelFault, RewardFault, UserError
+from envhub.errors import DeadlineError, EngineFault, EnvironmentFault, Fault, ModelFault, RewardFault, UserError
+from envhub.guard import described
 from envhub.limits import Limits
 from envhub.messages import Action, ImagePart, Message, Observation, ToolSpec
 from envhub.outcome import Outcome
@@ -20,6 +21,9 @@ from envhub.rollout import Rollout, Turn
 from envhub.specs import EnvironmentSpec
 from envhub.tasks import Task
 from envhub.trajectory import TokenRecordError
+
+T = TypeVar("T")
+_LONG_CHARACTERS = 100_000
 
 
 @dataclass(slots=True)
@@ -107,13 +111,19 @@ class Executor(ABC):
             async with asyncio.timeout(episode.limits.episode_seconds) as scope:
                 observation, info = await episode.driver.reset(rollout.task)
                 rollout.opening, rollout.info = observation, dict(info)
-                self._open(episode, observation)
+                await self._open(episode, observation)
                 rollout.outcome = await self.play(episode)
         except TimeoutError:
             if not scope.expired():
                 raise
             rollout.outcome = Outcome.TRUNCATED_TIME
             rollout.error = f"the episode's {episode.limits.episode_seconds:g} s ended while in {episode.stage}"
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            problem = EngineFault(f"engine {self.engine.name!r} was cancelled from inside in {episode.stage}")
+            self._fault(rollout, Outcome.ENGINE_FAULT, "engine", problem)
         except ModelFault as problem:
             rollout.outcome, rollout.fault, rollout.error = Outcome.MODEL_FAULT, "model", str(problem)
         except RewardFault as problem:
@@ -131,12 +141,12 @@ class Executor(ABC):
     def _fault(rollout: Rollout, outcome: Outcome, kind: str, problem: Exception) -> None:
         rollout.outcome, rollout.fault, rollout.error = outcome, kind, str(problem)
 
-    def _open(self, episode: Episode, observation: Observation) -> None:
+    async def _open(self, episode: Episode, observation: Observation) -> None:
         episode.messages.extend(observation.messages)
         episode.images.extend(_images(observation.messages))
         episode.tools = observation.tools or ()
         if self.renderer is not None and self.engine.speaks == "tokens":
-            ids = self.renderer.render(episode.messages, episode.tools)
+            ids = await self._render_all(self.renderer, episode)
             episode.leaf = episode.rollout.trajectory.add_rendered(None, ids, turn=0, images=len(episode.images))
 
     async def take_turn(self, episode: Episode) -> Outcome | None:
@@ -160,13 +170,13 @@ class Executor(ABC):
         episode.enter("step")
         result = await episode.driver.step(action)
         rollout.turns[-1] = _answered(turn, result, time.monotonic() - episode.since)
-        for name, value in (result.info.get("components") or {}).items():
-            rollout.components[name] = rollout.components.get(name, 0.0) + float(value)
+        for name, value in result.components.items():
+            rollout.components[name] = rollout.components.get(name, 0.0) + value
         if result.terminated:
             return Outcome.FINISHED
         if result.truncated:
             return Outcome.TRUNCATED_ENVIRONMENT
-        self._extend(episode, action, generation, result.observation)
+        await self._extend(episode, generation, result.observation)
         return None
 
     def _budget(self, episode: Episode, context: int) -> tuple[int, Outcome]:
@@ -194,9 +204,11 @@ class Executor(ABC):
         try:
             async with asyncio.timeout(episode.limits.turn_seconds) as scope:
                 return await self.engine.generate(request)
-        except TimeoutError:
+        except (Fault, UserError):
+            raise
+        except Exception as problem:  # an engine may be another package's, or a script of the user
             if not scope.expired():
-                raise
+                raise EngineFault(f"engine {self.engine.name!r} raised {described(problem)}") from problem
             seconds = episode.limits.turn_seconds
             raise EngineFault(f"engine {self.engine.name!r} did not finish turn {turn} within {seconds:g} s") from None
 
@@ -230,7 +242,7 @@ class Executor(ABC):
             parsed.error,
         )
 
-    def _extend(self, episode: Episode, action: Action, generation: Generation, observation: Observation) -> None:
+    async def _extend(self, episode: Episode, generation: Generation, observation: Observation) -> None:
         """Append the observation to the conversation, and to the record what of it is new."""
         tools_changed = observation.tools is not None and observation.tools != episode.tools
         history = tuple(episode.messages)
@@ -239,20 +251,41 @@ class Executor(ABC):
         episode.images.extend(new_images)
         if observation.tools is not None:
             episode.tools = observation.tools
-        if self.renderer is None or episode.leaf is None:
+        renderer = self.renderer
+        if renderer is None or episode.leaf is None:
             return
         turn, trajectory = len(episode.rollout.turns), episode.rollout.trajectory
         cause = "tools_changed"
         if not tools_changed:
-            following = self.renderer.continue_from(history, generation.token_ids, observation.messages, episode.tools)
+            following = await _rendered(
+                lambda: renderer.continue_from(history, generation.token_ids, observation.messages, episode.tools),
+                observation.messages,
+            )
             if following.token_ids is not None:
                 episode.leaf = trajectory.add_rendered(
                     episode.leaf, following.token_ids, turn=turn, images=len(new_images)
                 )
                 return
             cause = following.cause
-        ids = self.renderer.render(episode.messages, episode.tools)
+        ids = await self._render_all(renderer, episode)
         episode.leaf = trajectory.fork(episode.leaf, ids, turn=turn, cause=cause, images=len(episode.images))
+
+    @staticmethod
+    async def _render_all(renderer: Renderer, episode: Episode) -> list[int]:
+        return await _rendered(lambda: renderer.render(episode.messages, episode.tools), episode.messages)
+
+
+async def _rendered(render: Callable[[], T], messages: Sequence[Message]) -> T:
+    """What `render` makes of messages of the environment: off the event loop where they are long.
+
+    Raises EnvironmentFault for a conversation that the model's template refuses.
+    """
+    try:
+        if sum(len(message.text) for message in messages) <= _LONG_CHARACTERS:
+            return render()
+        return await asyncio.to_thread(render)
+    except TemplateError as problem:
+        raise EnvironmentFault(str(problem)) from problem
 
 
 def _answered(turn: Turn, result: StepResult, seconds: float) -> Turn:

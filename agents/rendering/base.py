@@ -4,7 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from envhub.errors import UserError
 from envhub.messages import Message, ToolSpec
+
+
+class TemplateError(UserError):
+    """A chat template refuses a conversation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.agents.rendering.adapt import Adaptation, adapt
-from envhub.agents.rendering.base import Continuation, Renderer
+from envhub.agents.rendering.base import Continuation, Renderer, TemplateError
 from envhub.agents.rendering.proof import TemplateProof, prove
 from envhub.errors import UserError
 from envhub.messages import Message, ToolSpec
@@ -172,10 +172,6 @@ class ChatTemplateRenderer(Renderer):
         if message.name is not None:
             out["name"] = self.escape(message.name)
         return out
-
-
-class TemplateError(UserError):
-    """A chat template refuses a conversation."""
 
 
 def _special_strings(tokenizer: Any) -> tuple[str, ...]:

@@ -183,6 +183,8 @@ def remedy_of(problem: BaseException) -> str:
         return _DEADLINE_REMEDY
     if "an observation is" in text:
         return "return a str, a Message, a sequence of Messages or an Observation"
+    if "the component" in text:
+        return "record finite numbers as components: info['components'] = {name: value}"
     if "the reward" in text or "reward '" in text:
         return "let every step return a finite number; a reward that cannot be decided raises EnvironmentFault"
     if "not (observation, reward" in text:

@@ -1,6 +1,8 @@
 """The command line. A command's module is imported when the command is run, so that `--help` stays quick."""
 
+import errno
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -23,6 +25,11 @@ COMMANDS = {
     "replay": "Run recorded rollouts again and report the first difference.",
     "doctor": "Examine this installation and say how to repair it.",
 }
+
+
+# What the system answers where a place that the user names cannot be used.
+_USERS_PLACES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOSPC)
+_ENDLESS = re.compile(r"\S{400,}")
 
 
 class LazyGroup(click.Group):
@@ -105,10 +112,12 @@ def run(arguments: Sequence[str], *, debug: bool = False) -> int:
         return 1
     except EnvhubError as problem:
         return _failed(str(problem), 1, debug)
-    except Exception as problem:
-        text = (
-            f"internal error: {type(problem).__name__}: {problem}; run it again with --debug and report the traceback"
-        )
+    except BaseException as problem:  # also what is no Exception, such as a SystemExit of a plugin
+        from envhub.guard import described
+
+        if isinstance(problem, OSError) and problem.errno in _USERS_PLACES and problem.filename is not None:
+            return _failed(f"cannot use {problem.filename}: {problem.strerror}", 2, debug)
+        text = f"internal error: {described(problem)}; run it again with --debug and report the traceback"
         return _failed(text, 1, debug)
     return result if isinstance(result, int) else 0
 
@@ -118,8 +127,12 @@ def _failed(text: str, code: int, debug: bool) -> int:
         import traceback
 
         traceback.print_exc()
-    click.echo(f"envhub: {text}", err=True)
+    click.echo(f"envhub: {_ENDLESS.sub(_shortened, text)}", err=True)
     return code
+
+
+def _shortened(match: re.Match[str]) -> str:
+    return f"{match[0][:80]}…{match[0][-40:]}"
 
 
 def _usage(problem: click.UsageError) -> str:
@@ -133,12 +146,16 @@ def _usage(problem: click.UsageError) -> str:
 
 
 def _end_cleanly_on_sigterm() -> None:
-    """Treat SIGTERM as Ctrl-C, so that what was started is also ended."""
+    """Treat SIGTERM as Ctrl-C, so that what was started is also ended; a second one ends the process at once."""
     import signal
     import threading
 
+    def end(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, end)
 
 
 def _show_warnings() -> None:

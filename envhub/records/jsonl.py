@@ -1,16 +1,20 @@
 """Rollouts as JSON lines."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from envhub.errors import DataError, UserError
+from envhub.guard import text_of
 from envhub.records.closing import Closing
 from envhub.rollout import Rollout
 
 _BLOCK = 1 << 16
+_DEPTH = 64
+_INTEGER_BITS = 10_000
 
 
 class JsonlWriter(Closing):
@@ -45,28 +49,33 @@ class JsonlWriter(Closing):
 def encode(value: dict[str, Any]) -> bytes:
     """JSON in UTF-8. What JSON has no form for becomes text, so that no `info` of an environment can stop a run.
 
-    Raises UserError for a value that holds itself.
+    That holds for objects, keys that are no text, NaN and infinities, what holds itself, and what is nested too deeply.
     """
     try:
-        try:
-            text = json.dumps(value, ensure_ascii=False, default=str)
-        except TypeError:  # a key that JSON cannot have
-            value = _with_text_keys(value)
-            text = json.dumps(value, ensure_ascii=False, default=str)
-        try:
-            return text.encode()
-        except UnicodeEncodeError:  # a lone surrogate has no UTF-8, but an escape
-            return json.dumps(value, default=str).encode()
-    except (ValueError, RecursionError) as problem:
-        raise UserError(f"a record cannot be written as JSON: {problem}") from problem
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=text_of)
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(_plain(value), ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8, but an escape
+        return json.dumps(json.loads(text)).encode()
 
 
-def _with_text_keys(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_text_keys(item) for item in value]
-    return value
+def _plain(value: Any, above: tuple[int, ...] = ()) -> Any:
+    if isinstance(value, Mapping | list | tuple):
+        if id(value) in above:
+            return f"<{type(value).__name__}: holds itself>"
+        if len(above) >= _DEPTH:
+            return f"<{type(value).__name__}: nested more than {_DEPTH} deep>"
+        path = (*above, id(value))
+        if isinstance(value, Mapping):
+            return {text_of(key): _plain(item, path) for key, item in value.items()}
+        return [_plain(item, path) for item in value]
+    if type(value) is int and value.bit_length() > _INTEGER_BITS:
+        return f"<int: of {value.bit_length()} bits>"
+    if type(value) is float and not math.isfinite(value):
+        return str(value)
+    return value if value is None or type(value) in (str, bool, int, float) else text_of(value)
 
 
 def _cut_unfinished(path: Path) -> bool:

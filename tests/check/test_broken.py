@@ -309,7 +309,7 @@ BROKEN = {
     "hangs_async": (HANGS_ASYNC, "step", "step did not return within 0.5 s", "bound every wait"),
     "hangs_process": (HANGS_PROCESS, "step", "within 0.5 s; its process was killed", "bound every wait"),
     "blocks": (BLOCKS, "step", "async code blocks the event loop for more than 0.5 s (it sits at", "await"),
-    "exits": (EXITS, "step", "SystemExit(3)", "raise EnvironmentFault"),
+    "exits": (EXITS, "step", "step raised SystemExit: 3", "repair the line"),
     "nan": (NAN, "step", "the reward nan, not a finite number", "finite number"),
     "four": (FOUR, "step", "not (observation, reward, terminated, truncated, info)", "five values"),
     "raises_late": (RAISES_LATE, "limits", "turn 6 of task", "repair the line"),
@@ -332,7 +332,7 @@ BROKEN = {
     "does_not_import": ("import no_such_module_here\n", "imports", "No module named 'no_such_module_here'", "repair the import"),
     "exits_at_import": ("sys.exit(1)\n", "imports", "SystemExit", "repair the import"),
     "timed_info": (TIMED_INFO, "gymnasium", "check_env", "infos"),
-    "nan_component": (NAN_COMPONENT, "records", "the component 'style' is inf", "finite numbers"),
+    "nan_component": (NAN_COMPONENT, "step", "the component 'style' = inf", "finite numbers"),
     "closes_once": (CLOSES_ONCE, "close", "the second close after an episode", "never raises"),
     "not_after_fault": (NOT_AFTER_FAULT, "close", "close after a fault", "never raises"),
 }  # fmt: skip

@@ -1,4 +1,6 @@
+import contextlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,9 @@ from envhub.errors import DataError, UserError
 from envhub.records import JsonlWriter, read_rollouts, write_rollouts
 
 from .rollouts import rollouts, small
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QQ"}}
+SEGMENT = {"parent": None, "origin": "sampled", "token_ids": [1], "turn": 0, "logprobs": [-1.0], "versions": [0]}
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -83,12 +88,33 @@ def test_what_has_no_json_form_becomes_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["again", ("a", "key")])
-def test_what_holds_itself_is_refused_and_leaves_no_line(tmp_path: Path, key: object) -> None:
-    value: dict = {}
-    value[key] = value
-    with JsonlWriter(tmp_path / "r.jsonl") as writer, pytest.raises(UserError, match="cannot be written as JSON"):
-        writer.write({"info": value})
-    assert (tmp_path / "r.jsonl").read_bytes() == b""
+def test_what_holds_itself_or_is_too_deep_is_cut(tmp_path: Path, key: object) -> None:
+    ring: dict = {"kept": 1}
+    ring[key] = ring
+    deep: list = []
+    for _ in range(10_000):
+        deep = [deep]
+    with JsonlWriter(tmp_path / "r.jsonl") as writer:
+        writer.write({"info": ring, "deep": deep})
+    read = json.loads((tmp_path / "r.jsonl").read_text())
+    assert read["info"] == {"kept": 1, str(key): "<dict: holds itself>"}
+    assert "<list: nested more than 64 deep>" in json.dumps(read["deep"])
+
+
+def test_numbers_that_json_does_not_have_become_text(tmp_path: Path) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise KeyError("no")
+
+    with JsonlWriter(tmp_path / "r.jsonl") as writer:
+        writer.write({"info": [math.nan, -math.inf, 1.5, 10**5000, Mute()]})
+    assert json.loads((tmp_path / "r.jsonl").read_text())["info"] == [
+        "nan",
+        "-inf",
+        1.5,
+        "<int: of 16610 bits>",
+        "<Mute: its text fails with KeyError>",
+    ]
 
 
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
@@ -118,27 +144,90 @@ def test_write_rollouts_replaces_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b"{", "line 2: no rollout record"),
-        (b"[]", "line 2: no rollout record"),
-        (b"3", "line 2: no rollout record"),
-        (b'{"id": "x"}', "line 2: no rollout record"),
-        (b'{"version": 99}', "line 2: no rollout record: a rollout record of version 99"),
-        (b"\xff", "not UTF-8"),
+        (b"{", "line 3: no rollout record"),
+        (b"[]", r"line 3: no rollout record: expected an object, found \[\]"),
+        (b"3", "line 3: no rollout record"),
+        (b"null", "line 3: no rollout record"),
+        (b'{"id": "x"}', "line 3: no rollout record: environment: is missing"),
+        (b'{"version": 99}', "line 3: no rollout record: a rollout record of version 99"),
+        (b'{"version": "1"}', "line 3: no rollout record"),
+        (b'{"environment": "\xff"}', "line 3: not UTF-8"),
+        (b"[" * 100_000 + b"]" * 100_000, "line 3: no rollout record: it is nested too deeply"),
+        (b'{"id": ' + b"9" * 5000 + b"}", "line 3: no rollout record: .*digits"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
     path = tmp_path / "r.jsonl"
     write_rollouts(path, [small()])
-    path.write_bytes(path.read_bytes() + line + b"\n")
-    with pytest.raises(DataError, match=f"{path}.*{problem}"):
+    path.write_bytes(path.read_bytes() + b"\n" + line + b"\n")
+    with pytest.raises(DataError, match=f"{path}, {problem}"):
         list(read_rollouts(path))
 
 
-def test_a_record_with_a_bad_field_is_named(tmp_path: Path) -> None:
-    for change in ({"outcome": "won"}, {"limits": {"max_turns": 0}}, {"turns": 3}, {"extra": 1}, {"opening": {}}):
-        (tmp_path / "r.jsonl").write_text(json.dumps({**small().to_dict(), **change}) + "\n")
-        with pytest.raises(DataError, match="line 1"):
-            list(read_rollouts(tmp_path / "r.jsonl"))
+def test_files_that_an_editor_has_saved_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    lines = [json.dumps(small(index, id=str(index)).to_dict()) for index in range(2)]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join([*lines, "   ", ""]).encode())
+    assert [item.id for item in read_rollouts(path)] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"id": 3}, "id: expected a text, found 3"),
+        ({"environment": None}, "environment: expected a text, found None"),
+        ({"reward": "1"}, "reward: expected a number, found '1'"),
+        ({"reward": True}, "reward: expected a number, found True"),
+        ({"reward": math.nan}, "reward: expected a finite number, found nan"),
+        ({"reward": -math.inf}, "reward: expected a finite number, found -inf"),
+        ({"reward": 10**400}, "reward: expected a finite number, found 1000"),
+        ({"components": {"exact": math.inf}}, "components.exact: expected a finite number"),
+        ({"components": [1]}, "components: expected an object"),
+        ({"member": 1.5}, "member: expected a whole number"),
+        ({"member": -1}, "member: expected a whole number from 0"),
+        ({"seconds": None}, "seconds: expected a number"),
+        ({"outcome": "won"}, "outcome: expected one of finished, .*, found 'won'"),
+        ({"outcome": ["finished"]}, "outcome: expected one of"),
+        ({"limits": {"max_turns": 0}}, "limits.max_turns: .*greater than or equal to 1, found 0"),
+        ({"limits": {"max_truns": 1}}, "limits.max_truns: "),
+        ({"limits": {"max_turns": "3"}}, "limits.max_turns: expected a number"),
+        ({"limits": 3}, "limits: expected an object"),
+        ({"turns": 3}, "turns: expected a list"),
+        ({"turns": [3]}, r"turns\[0\]: expected an object"),
+        ({"turns": [{"action": {"text": 3}, "observation": None}]}, r"turns\[0\].action.text: expected a text"),
+        ({"turns": [{"action": {"text": ""}}]}, r"turns\[0\].observation: is missing"),
+        ({"turns": [{"action": {"text": ""}, "observation": None, "terminated": 1}]}, "terminated: expected true or false"),
+        ({"turns": [{"action": {"text": ""}, "observation": None, "reward": math.nan}]}, "reward: expected a finite"),
+        ({"turns": [{"action": {"text": ""}, "observation": None, "rewrad": 1}]}, "rewrad: is no field"),
+        ({"task": {"prompt": 3}}, "task.prompt: expected a list"),
+        ({"task": {"prompt": [{"role": "robot"}]}}, r"task.prompt\[0\].role: expected one of system, user"),
+        ({"task": {"prompt": [{"role": "user", "content": [{"type": "text"}]}]}}, r"content\[0\].text: is missing"),
+        ({"task": {"prompt": "", "index": "0"}}, "task.index: expected a whole number"),
+        ({"task": {}}, "task.prompt: is missing"),
+        ({"extra": 1}, "extra: is no field"),
+        ({"opening": {}}, "opening.messages: is missing"),
+        ({"opening": {"messages": [{"role": "user", "content": [IMAGE]}]}}, "opening: Incorrect padding"),
+        ({"trajectory": {"segments": [SEGMENT | {"token_ids": ["a"]}], "forks": []}}, r"segments\[0\].token_ids\[0\]"),
+        ({"trajectory": {"segments": [SEGMENT | {"logprobs": [math.nan]}], "forks": []}}, r"logprobs\[0\]: .*finite"),
+        ({"trajectory": {"segments": [SEGMENT | {"logprobs": []}], "forks": []}}, "trajectory: segment 0 has uneven"),
+        ({"trajectory": {"segments": [SEGMENT | {"parent": 7}], "forks": []}}, "trajectory: no segment 7"),
+        ({"trajectory": {"segments": [SEGMENT | {"origin": "won"}], "forks": []}}, "origin: expected one of"),
+    ],
+)  # fmt: skip
+def test_a_record_with_a_bad_field_is_named(tmp_path: Path, change: dict, problem: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({**small().to_dict(), **change}) + "\n")
+    with pytest.raises(DataError, match=f"{path}, line 1: no rollout record: .*{problem}"):
+        list(read_rollouts(path))
+
+
+@pytest.mark.parametrize("field", small().to_dict())
+@pytest.mark.parametrize("value", [None, True, 1, -1.5, math.nan, "text", [], [[1]], {}, {"a": {"b": None}}])
+def test_no_value_of_any_field_is_more_than_a_data_error(tmp_path: Path, field: str, value: object) -> None:
+    (tmp_path / "r.jsonl").write_text(json.dumps({**small().to_dict(), field: value}) + "\n")
+    with contextlib.suppress(DataError):
+        (made,) = read_rollouts(tmp_path / "r.jsonl")
+        assert made.to_dict()[field] == value or field in ("limits", "version")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

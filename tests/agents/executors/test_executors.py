@@ -1,5 +1,7 @@
 import asyncio
 import math
+import threading
+from typing import ClassVar
 
 import pytest
 
@@ -7,7 +9,7 @@ from envhub import Action, Limits, Outcome
 from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, SamplingParams
 from envhub.agents.executors import MultiTurnExecutor, SingleTurnExecutor
 from envhub.agents.rendering import ByteRenderer
-from envhub.agents.rendering.base import Continuation
+from envhub.agents.rendering.base import Continuation, TemplateError
 from envhub.driver import Driver
 from envhub.errors import EngineFault, UserError
 from envhub.trajectory import SAMPLED
@@ -204,6 +206,56 @@ async def test_an_engine_that_fails_is_an_engine_fault(counter) -> None:
     rollout = await MultiTurnExecutor(_Engine(act), ByteRenderer()).run(counter, _task(counter))
     assert (rollout.outcome, rollout.error) == (Outcome.ENGINE_FAULT, "gone")
     assert _Engine(act).stats() == EngineStats()
+
+
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [
+        (KeyError("lost"), "engine 'probe' raised KeyError: 'lost'"),
+        (asyncio.CancelledError(), "engine 'probe' was cancelled from inside in generate"),
+        (TimeoutError("slow"), "engine 'probe' raised TimeoutError: slow"),
+    ],
+)
+async def test_an_engine_that_raises_costs_a_rollout(counter, problem: BaseException, error: str) -> None:
+    async def act(messages, request):
+        raise problem
+
+    rollout = await MultiTurnExecutor(_Engine(act), ByteRenderer()).run(counter, _task(counter))
+    assert (rollout.outcome, rollout.error) == (Outcome.ENGINE_FAULT, error)
+
+
+class _Refusing(ByteRenderer):
+    """Refuses conversations in which a word stands, as a chat template may; counts where it renders."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def render(self, messages, tools=()):
+        self.threads.add(threading.get_ident())
+        if any("forbidden" in message.text for message in messages):
+            raise TemplateError("the template refuses it")
+        return super().render(messages, tools)
+
+
+async def test_a_conversation_that_the_template_refuses_is_a_fault(write_environment) -> None:
+    from envhub.agents.engines.scripted import ScriptedEngine
+
+    spec = write_environment("class Probe(Environment):\n    def reset(self, **given): return 'forbidden', {}\n")
+    rollout = await MultiTurnExecutor(ScriptedEngine("null"), _Refusing()).run(spec, _task(spec))
+    assert (rollout.fault, rollout.error) == ("environment", "the template refuses it")
+
+
+async def test_a_long_observation_is_rendered_off_the_event_loop(write_environment) -> None:
+    from envhub.agents.engines.scripted import ScriptedEngine
+
+    body = "class Probe(Environment):\n    def reset(self, **given): return 'x' * 200_000, {}\n"
+    spec = write_environment(body)
+    renderer = _Refusing()
+    renderer.threads.clear()
+    limits = Limits(max_context_tokens=1000)
+    rollout = await MultiTurnExecutor(ScriptedEngine("null"), renderer).run(spec, _task(spec), limits=limits)
+    assert rollout.outcome is Outcome.TRUNCATED_CONTEXT
+    assert renderer.threads
+    assert threading.get_ident() not in renderer.threads
 
 
 def test_a_token_engine_needs_a_renderer() -> None:

@@ -87,6 +87,20 @@ async def test_a_fault_that_stays_is_dropped_with_its_kind_and_never_scored(flak
     assert (pool.ledger.dropped, pool.ledger.buffered, len(seen)) == ({"environment": 3}, 2, 5)
 
 
+async def test_an_environment_that_cancels_itself_loses_no_rollout(write_environment) -> None:
+    body = """
+class Probe(Environment):
+    async def reset(self, *, seed=None, options=None):
+        return "x", {}
+    async def step(self, action):
+        raise asyncio.CancelledError
+"""
+    pool = _pool(write_environment(body), retries=0)
+    group = await pool.run_group(pool.tasks.get("train", 0), 3)
+    assert [rollout.fault for rollout in group.dropped] == ["environment"] * 3
+    assert (pool.ledger.dropped, pool.ledger.in_flight) == ({"environment": 3}, 0)
+
+
 async def test_a_model_fault_is_scored_and_not_retried(flaky) -> None:
     pool = _pool(flaky, config={"failures": 1, "raising": "model"}, concurrency=1)
     group = await pool.run_group(pool.tasks.get("train", 0), 2)

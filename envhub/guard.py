@@ -1,0 +1,78 @@
+"""Handling of values and exceptions of user code, which may be of any type and misbehave when they are looked at."""
+
+import numbers
+import signal
+from collections.abc import Callable
+from typing import Any
+
+MAX_REWARD = 1e15
+
+
+class EscapeError(Exception):
+    """Stands for what user code raised that is no Exception (SystemExit, CancelledError, …), where that may not travel.
+
+    Its text and its traceback are those of `problem`.
+    """
+
+    def __init__(self, problem: BaseException) -> None:
+        super().__init__(described(problem))
+        self.problem = problem
+        self.__traceback__ = problem.__traceback__
+
+
+def text_of(value: Any) -> str:
+    """`str(value)`; where that fails, what type it is."""
+    return _safely(str, value)
+
+
+def shown(value: Any, limit: int = 120) -> str:
+    """`repr(value)`, at most `limit` characters; where that fails, what type it is."""
+    text = _safely(repr, value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def described(problem: BaseException) -> str:
+    """`"Type: message"` of an exception, also where its message fails."""
+    if isinstance(problem, EscapeError):
+        problem = problem.problem
+    text = text_of(problem)
+    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+
+
+def _safely(convert: Callable[[Any], str], value: Any) -> str:
+    try:
+        return convert(value)
+    except BaseException as problem:
+        if is_interruption(problem):
+            raise
+        return f"<{type(value).__name__}: its text fails with {type(problem).__name__}>"
+
+
+def finite(value: Any) -> float | None:
+    """The number as a float; None where it is no real number, not finite, or beyond ±MAX_REWARD.
+
+    A bool is no number here. The bound keeps sums and squares of rewards finite in float32, in which models compute.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except BaseException as problem:
+        if is_interruption(problem):
+            raise
+        return None
+    return number if -MAX_REWARD <= number <= MAX_REWARD else None
+
+
+def is_interruption(problem: BaseException) -> bool:
+    """Whether it is the user's Ctrl-C that arrived while other code ran, and not that code's own KeyboardInterrupt."""
+    if not isinstance(problem, KeyboardInterrupt):
+        return False
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return True  # raised from C in the frame that happened to run: nothing tells the two apart
+    from asyncio import runners
+
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename == runners.__file__
