@@ -2,15 +2,19 @@
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
+from envhub.guard import shown
 from envhub.limits import Limits
 from envhub.messages import Action, Message, Observation
 from envhub.outcome import Outcome
+from envhub.record_form import check_record
 from envhub.tasks import Task
-from envhub.trajectory import Trajectory
+from envhub.trajectory import TokenRecordError, Trajectory
 
 RECORD_VERSION = 1
 
@@ -142,25 +146,15 @@ class Rollout:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Rollout":
-        """Inverse of `to_dict`. Raises ValueError for a record of a later version."""
-        if value.get("version", 0) > RECORD_VERSION:
-            raise ValueError(
-                f"a rollout record of version {value['version']}; this envhub reads up to {RECORD_VERSION}"
-            )
-        opening = value["opening"]
-        rest = {key: item for key, item in value.items() if key not in _CONVERTED}
-        return cls(
-            task=task_from_dict(value["task"]),
-            limits=Limits.model_validate(value["limits"]),
-            outcome=Outcome(value["outcome"]),
-            opening=None if opening is None else Observation.from_dict(opening),
-            turns=[Turn.from_dict(turn) for turn in value["turns"]],
-            trajectory=Trajectory.from_dict(value["trajectory"]),
-            **rest,
-        )
+        """Inverse of `to_dict`.
 
-
-_CONVERTED = ("version", "task", "limits", "outcome", "opening", "turns", "trajectory")
+        Raises ValueError naming the field that is missing, unknown, or holds what it cannot; and for a record of a
+        later version.
+        """
+        check_record(value, RECORD_VERSION)
+        read = {field: _read(value[field], field, function) for field, function in _READERS.items()}
+        rest = {key: item for key, item in value.items() if key not in _READERS and key != "version"}
+        return cls(**read, **rest)
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
@@ -175,3 +169,24 @@ def task_from_dict(value: Mapping[str, Any]) -> Task:
     prompt = value["prompt"]
     given = prompt if isinstance(prompt, str) else tuple(Message.from_dict(message) for message in prompt)
     return Task(**{**value, "prompt": given})
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "task": task_from_dict,
+    "limits": Limits.model_validate,
+    "outcome": Outcome,
+    "opening": lambda value: None if value is None else Observation.from_dict(value),
+    "turns": lambda value: [Turn.from_dict(turn) for turn in value],
+    "trajectory": Trajectory.from_dict,
+}
+
+
+def _read(value: Any, field: str, function: Callable[[Any], Any]) -> Any:
+    try:
+        return function(value)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(part) for part in (field, *first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}, found {shown(first.get('input'), 80)}") from None
+    except (ValueError, TypeError, KeyError, TokenRecordError) as problem:
+        raise ValueError(f"{field}: {problem}") from None
