@@ -8,7 +8,8 @@ from importlib import metadata
 from typing import Any
 
 from envhub.errors import NotRegisteredError, UserError, did_you_mean
-from envhub.specs import load_object
+from envhub.guard import described, is_interruption
+from envhub.specs import load_object, where
 
 ENVIRONMENTS = "envhub.environments"
 REWARDS = "envhub.rewards"
@@ -62,10 +63,13 @@ def load(group: str, name: str) -> Any:
         raise NotRegisteredError(f"no {kind} named {name!r}; there are {', '.join(known) or 'none'}{hint}")
     try:
         return point.load()
-    except Exception as problem:  # a plugin's module may raise anything while it is imported
-        if isinstance(problem, UserError):
+    except UserError:
+        raise
+    except BaseException as problem:  # a plugin's module may raise anything while it is imported, also SystemExit
+        if is_interruption(problem):
             raise
         raise UserError(
-            f"{kind} {name!r} of package {owner_of(point)!r} does not import: {type(problem).__name__}: {problem}; "
+            f"{kind} {name!r} of package {owner_of(point)!r} does not import: "
+            f"{described(problem)}{where(problem)}; "
             f"repair or uninstall {owner_of(point)}"
         ) from problem

@@ -20,11 +20,14 @@ from typing import Any
 from envhub import plugins
 from envhub.environment import Environment
 from envhub.errors import NotRegisteredError, UserError, did_you_mean
-from envhub.home import home, locked, write_atomically
+from envhub.guard import described, is_interruption
+from envhub.home import expanded, home, locked, write_atomically
 from envhub.specs import EnvironmentSpec, load_module
+from envhub.strict_json import loads
 
 _ID = re.compile(r"(?:(?P<namespace>[\w.-]+)/)?(?P<name>\w[\w.-]*?)(?:-v(?P<version>\d+))?")
 _SOURCE_SUFFIXES = (".py", ".json", ".jsonl", ".toml", ".txt", ".jinja", ".html")
+_LONGEST = 100
 _process: dict[str, EnvironmentSpec] = {}
 
 
@@ -35,6 +38,8 @@ class RegistryWarning(UserWarning):
 def parse_id(text: str) -> tuple[str, int | None]:
     """`(name with namespace, version or None)`. Raises UserError for what is no id."""
     parsed = _read_id(text)
+    if len(text) > _LONGEST:
+        raise UserError(f"'{text[:40]}…' is no environment id; ids have at most {_LONGEST} characters, not {len(text)}")
     if parsed is None:
         raise UserError(f"{text!r} is no environment id; ids look like my_env, my_env-v1 or namespace/my_env-v1")
     return parsed
@@ -42,7 +47,7 @@ def parse_id(text: str) -> tuple[str, int | None]:
 
 def _read_id(text: str) -> tuple[str, int | None] | None:
     """What `parse_id` gives, None for what is no id (a package may publish any name)."""
-    match = _ID.fullmatch(text)
+    match = _ID.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or looks_like_path(text):
         return None
     name, version = match["name"], match["version"]
@@ -80,7 +85,7 @@ def spec(name: str) -> EnvironmentSpec:
         if versions:
             have = ", ".join(sorted(found.id for found in versions.values()))
             raise NotRegisteredError(f"environment {wanted!r} has no version {version}; registered: {have}")
-        if Path(name).exists():
+        if _exists(name):
             return spec_of_path(name)
         hint = did_you_mean(name, known) or f"; registered: {', '.join(sorted(known)) or 'none'}"
         raise NotRegisteredError(f"no environment named {name!r}{hint}")
@@ -93,12 +98,16 @@ def spec(name: str) -> EnvironmentSpec:
 
 def all_specs() -> dict[str, EnvironmentSpec]:
     """Every known spec by id; nothing is imported."""
+    return {**_published(), **user_specs(), **_process}
+
+
+def _published() -> dict[str, EnvironmentSpec]:
     out: dict[str, EnvironmentSpec] = {}
     for name, point in plugins.entries(plugins.ENVIRONMENTS).items():
         owner = plugins.owner_of(point)
         target = point.value.partition("[")[0].strip()  # without the extras that an entry point may name
         out[name] = EnvironmentSpec(name, target, source="bundled" if owner == "envhub" else owner)
-    return {**out, **user_specs(), **_process}
+    return out
 
 
 def register(
@@ -107,26 +116,57 @@ def register(
     *,
     config: Mapping[str, Any] | None = None,
     persist: bool = False,
+    force: bool = False,
 ) -> EnvironmentSpec:
     """Register an environment class, `"module:Class"`, or a path under an id, for this process or for the user.
 
-    With `persist` it is written to the user's registry, from where every later process finds it. Raises UserError.
+    With `persist` it is written to the user's registry, from where every later process finds it; there, an id that would
+    hide an environment of an installed package, the bundled ones among them, is refused without `force`. Raises
+    UserError.
     """
     parse_id(id)
+    if persist and not force:
+        _refuse_hiding(id)
     if inspect.isclass(target):
         made = _spec_of_class(target)
-    elif looks_like_path(target) or Path(target).exists():
+    elif looks_like_path(target) or _exists(target):
         made = spec_of_path(target)
     else:
         made = EnvironmentSpec(id, target, content_hash=content_hash(target))
         made.load()
     made = replace(made, id=id, config={**made.config, **(config or {})}, source="user")
-    made.load()(made.config)  # a configuration that does not fit is refused now
+    _try(made)  # a configuration that does not fit is refused now
     if persist:
         _write_user(add=made)
     else:
         _process[id] = made
     return made
+
+
+def _refuse_hiding(id: str) -> None:
+    name, version = parse_id(id)
+    for found in _published().values():
+        other, its_version = _read_id(found.id) or (found.id, None)
+        whose = "is bundled with envhub" if found.source == "bundled" else f"is published by package {found.source!r}"
+        remedy = "give another name (--name), or insist with --force"
+        if other == name and version == its_version:
+            raise UserError(f"{id!r} would hide the environment {found.id!r}, which {whose}; {remedy}")
+        if other == name and (-1 if version is None else version) > (-1 if its_version is None else its_version):
+            raise UserError(
+                f"{id!r} would be the newest version of {name!r} and hide {found.id!r}, which {whose}; {remedy}"
+            )
+
+
+def _try(made: EnvironmentSpec) -> None:
+    cls = made.load()
+    try:
+        cls(made.config)
+    except UserError:
+        raise
+    except BaseException as problem:  # an environment's `__init__` may raise anything
+        if is_interruption(problem):
+            raise
+        raise UserError(f"{made.target} cannot be made: its __init__ raised {described(problem)}") from problem
 
 
 def unregister(id: str) -> EnvironmentSpec:
@@ -157,10 +197,12 @@ def user_specs() -> dict[str, EnvironmentSpec]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as problem:
+    except OSError as problem:
+        raise UserError(f"cannot read the registry {path}: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
         raise UserError(f"cannot read the registry {path}: {problem}") from problem
     try:
-        entries = json.loads(text)["environments"]
+        entries = loads(text)["environments"]
         return {id: _read_entry(id, entry) for id, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, UserError) as problem:
         raise UserError(
@@ -188,7 +230,7 @@ def _write_user(*, add: EnvironmentSpec | None = None, remove: str = "") -> None
             for id, item in sorted(current.items())
         }
         try:
-            text = json.dumps({"version": 1, "environments": entries}, indent=2) + "\n"
+            text = json.dumps({"version": 1, "environments": entries}, indent=2, allow_nan=False) + "\n"
         except (TypeError, ValueError) as problem:
             raise UserError(f"the configuration of {add.id if add else path!r} cannot be kept: {problem}") from None
         write_atomically(path, text)
@@ -199,7 +241,7 @@ def spec_of_path(text: str) -> EnvironmentSpec:
     place, separator, name = text.rpartition(":")
     if not separator or not place or "/" in name:
         place, name = text, ""
-    file = _environment_file(Path(place).expanduser())
+    file = _environment_file(expanded(place))
     if not name:
         name = _only_environment(file)
     target = f"{file}:{name}"
@@ -210,7 +252,14 @@ def spec_of_path(text: str) -> EnvironmentSpec:
 def looks_like_path(name: str) -> bool:
     """Whether a name is a path (`file.py`, `./folder`, `file.py:Class`) and not an id."""
     place = name.rpartition(":")[0] or name
-    return place.endswith(".py") or name.startswith((".", "/", "~")) or (":" in name and Path(place).exists())
+    return place.endswith(".py") or name.startswith((".", "/", "~")) or (":" in name and _exists(place))
+
+
+def _exists(place: str) -> bool:
+    try:
+        return Path(place).exists()
+    except OSError:  # such as a name that no file system takes
+        return False
 
 
 def _environment_file(path: Path) -> Path:
@@ -280,7 +329,9 @@ def content_hash(target: str) -> str | None:
     else:
         try:
             found = importlib.util.find_spec(place)
-        except Exception:  # finding a module imports the packages that hold it, which may raise anything
+        except BaseException as problem:  # finding a module imports the packages that hold it: that may raise anything
+            if is_interruption(problem):
+                raise
             return None
         if found is None or found.origin is None or not Path(found.origin).is_file():
             return None

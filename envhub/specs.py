@@ -4,16 +4,23 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel
+
 from envhub.environment import Environment
 from envhub.errors import UserError, did_you_mean
+from envhub.guard import described, is_interruption, shown
 from envhub.offload import import_path
+
+_IMPORTER = "<frozen importlib"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,10 @@ def load_environment(target: str) -> type[Environment]:
     loaded = load_object(target)
     if not (inspect.isclass(loaded) and issubclass(loaded, Environment)):
         raise UserError(f"{target} is not an Environment class")
+    if not isinstance(loaded.name, str) or not loaded.name:
+        raise UserError(f"{target}: name is a text such as 'my_env', not {shown(loaded.name)}")
+    if not (inspect.isclass(loaded.Config) and issubclass(loaded.Config, BaseModel)):
+        raise UserError(f"{target}: Config is a class that derives from EnvironmentConfig, not {shown(loaded.Config)}")
     return loaded
 
 
@@ -69,17 +80,34 @@ def load_module(place: str | Path) -> ModuleType:
     Raises UserError naming the module and the problem when it does not import.
     """
     try:
-        return importlib.import_module(place) if isinstance(place, str) else _load_file(place)
+        return importlib.import_module(place) if isinstance(place, str) else _load_file(place.resolve())
     except UserError:
         raise
-    except FileNotFoundError as problem:
-        raise UserError(f"cannot load {place}: {problem.strerror}") from problem
-    except Exception as problem:
-        raise UserError(f"{place} does not import: {type(problem).__name__}: {problem}") from problem
+    except BaseException as problem:  # a module may raise anything while it is imported, also SystemExit
+        if is_interruption(problem):
+            raise
+        if isinstance(problem, OSError) and isinstance(place, Path) and problem.filename == str(place.resolve()):
+            raise UserError(f"cannot load {place}: {problem.strerror}") from problem
+        raise UserError(f"{place} does not import: {described(problem)}{where(problem, place)}") from problem
+
+
+def where(problem: BaseException, place: str | Path = "") -> str:
+    """The line that raised while `place` was imported: `" (line 3)"` in a file, `" (other.py, line 3)"` elsewhere.
+
+    Empty where that is not known, and for a SyntaxError, whose message says it.
+    """
+    if isinstance(problem, SyntaxError):
+        return ""
+    trace = traceback.extract_tb(problem.__traceback__)
+    imported = itertools.dropwhile(lambda frame: not frame.filename.startswith(_IMPORTER), trace)
+    frames = [frame for frame in imported if not frame.filename.startswith(_IMPORTER)]
+    own = [frame for frame in frames if isinstance(place, Path) and frame.filename == str(place.resolve())]
+    for frame in (own or frames)[-1:]:
+        return f" (line {frame.lineno})" if own else f" ({frame.filename}, line {frame.lineno})"
+    return ""
 
 
 def _load_file(path: Path) -> ModuleType:
-    path = path.resolve()
     digest = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
     name = f"envhub_file_{path.stem if path.stem != '__init__' else path.parent.name}_{digest}"
     if name in sys.modules:

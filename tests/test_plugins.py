@@ -92,6 +92,7 @@ def test_what_is_published_is_found(publish) -> None:
         (None, "ModuleNotFoundError"),
         ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
         ("def broken(:", "SyntaxError"),
+        ("import sys\nsys.exit(2)", "SystemExit: 2 .*line 2"),
         ("x = 1", "AttributeError"),
     ],
 )

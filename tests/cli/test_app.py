@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,11 @@ def test_help_lists_every_command(cli):
     code, out, _ = cli("--help")
     assert code == 0
     assert all(name in out for name in COMMANDS)
+
+
+LONG = "x" * 5000
+DEEP = "[" * 20_000 + "]" * 20_000
+DIGITS = "9" * 5000
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -52,7 +58,48 @@ def test_every_command_explains_itself(cli, name):
         (["unregister", "guess_number"], "published by package"),
         (["replay", "nowhere"], "cannot read nowhere"),
         (["compare", "a", "b"], "no evaluation in a"),
-        (["init", "My-Env"], "cannot name an environment"),
+        (["init", "My-Env"], "'My-Env' cannot name an environment: .* small letters, digits and _, such as my_env"),
+        (["init", "../a"], "'../a' cannot name an environment: .*--folder"),
+        (["init", "/abs/x"], "cannot name an environment"),
+        (["init", "./a"], "cannot name an environment"),
+        (["init", "a/"], "cannot name an environment"),
+        (["init", "."], "cannot name an environment"),
+        (["init", ""], "cannot name an environment"),
+        (["init", "a b"], "cannot name an environment"),
+        (["init", "class"], "'class' cannot name an environment: .*Python"),
+        (["init", "1a"], "cannot name an environment"),
+        (["init", "a\n"], "cannot name an environment"),
+        (["init", "random"], "'random' cannot name an environment: .*Python"),
+        (["init", "envhub"], "cannot name an environment"),
+        (["init", LONG], "cannot name an environment"),
+        (["register", "guess_number", "--name", ""], "'' is no environment id|no environment"),
+        (["info", LONG], "at most 100 characters"),
+        (["info", f"./{LONG}.py"], "too long"),
+        (["info", f"env-v{'9' * 5000}"], "at most 100 characters"),
+        (["info", "~nosuchuser/env.py"], "~nosuchuser"),
+        (["register", LONG], "too long"),
+        (["register", f"./{LONG}.py"], "too long"),
+        (["unregister", LONG], "no environment|at most 100"),
+        (["check", LONG], "at most 100 characters"),
+        (["play", LONG], "at most 100 characters"),
+        (["replay", LONG], "too long"),
+        (["compare", LONG, "b"], "too long"),
+        (["train", "--resume", LONG], "too long"),
+        (["train", "--config", LONG], "too long"),
+        (["train", "--env", LONG], "at most 100 characters"),
+        (["eval", LONG, "--model", "scripted:oracle"], "at most 100 characters"),
+        (["eval", "guess_number", "--model", "scripted:oracle", "--output", LONG], "too long"),
+        (["eval", "guess_number", "--model", "scripted:oracle", "--baseline", LONG], "too long"),
+        (["eval", "guess_number", "--model", f"scripted:{LONG}"], "no .*policy|scripted"),
+        (["eval", "guess_number", "--model", "scripted:oracle", "--config", f"high={DEEP}"], "--config high: .*nested"),
+        (["eval", "guess_number", "--model", "scripted:oracle", "--config", f"high={DIGITS}"], "high: .*digits"),
+        (
+            ["eval", "guess_number", "--model", "scripted:oracle", "--engine-options", f"x={DEEP}"],
+            "options x: .*nested",
+        ),
+        (["eval", "guess_number", "--model", "scripted:oracle", "--tasks", DIGITS], "tasks: "),
+        (["eval", "guess_number", "--model", "scripted:oracle", "--k", DIGITS], "--k takes"),
+        (["info", "guess_number", "--config", f"high={DEEP}"], "--config high: .*nested"),
         (["play", "guess_number", "--index", "-1"], "-1"),
     ],
 )
@@ -63,8 +110,9 @@ def test_a_users_mistake_is_answered_in_one_line_with_code_2(cli, arguments, sai
     assert code == 2, err
     line = err.strip().splitlines()[-1]
     assert line.startswith("envhub: ")
-    assert re.search(said, line), line
+    assert re.search(said, line), line[:2000]
     assert "Traceback" not in err
+    assert len(line) < 2000
 
 
 def test_debug_shows_the_traceback(tmp_path):
@@ -85,6 +133,81 @@ def test_an_environment_file_with_two_classes_or_none_or_an_error_is_explained(c
     assert "defines no environment class" in cli("register", "none.py")[2]
     code, _, err = cli("register", "broken.py")
     assert code == 2 and "does not import: SyntaxError" in err
+
+
+RAISING = {
+    "import sys\n\nsys.exit(3)\n": "own.py does not import: SystemExit: 3 (line 3)",
+    "import sys\nsys.exit()\n": "own.py does not import: SystemExit (line 2)",
+    "class Odd(BaseException):\n    pass\n\n\nraise Odd('no')\n": "own.py does not import: Odd: no (line 5)",
+    "def f():\n    return 1 / 0\n\n\nf()\n": "own.py does not import: ZeroDivisionError: division by zero (line 2)",
+    "import json\njson.loads('{')\n": "own.py does not import: JSONDecodeError: ",
+}
+
+
+@pytest.mark.parametrize("source", RAISING)
+@pytest.mark.parametrize("command", ["info", "register", "check", "eval", "play"])
+def test_whatever_a_file_raises_when_it_is_imported_is_its_authors_mistake(cli, tmp_path, source, command):
+    (tmp_path / "own.py").write_text(source)
+    code, _, err = cli(command, "own.py", *(["--model", "scripted:null"] if command == "eval" else []))
+    assert code == 2
+    assert RAISING[source] in err
+    assert "(line " in err
+
+
+def test_a_bundled_id_is_hidden_only_where_that_is_asked_for(cli, tmp_path):
+    assert cli("init", "my_env")[0] == 0
+    code, _, err = cli("register", "my_env", "--name", "guess_number")
+    assert code == 2
+    assert "'guess_number' would hide the environment 'guess_number', which is bundled with envhub" in err
+    assert "--force" in err
+    code, _, err = cli("register", "my_env", "--name", "guess_number-v2")
+    assert code == 2 and "newest version of 'guess_number'" in err
+    assert "bundled" in cli("info", "guess_number")[1]
+    assert cli("register", "my_env", "--name", "guess_number", "--force")[0] == 0
+    assert "my_env" in cli("info", "guess_number")[1]
+    assert cli("unregister", "guess_number")[0] == 0
+    assert "bundled" in cli("info", "guess_number")[1]
+
+
+def test_a_name_that_moves_to_another_place_is_said(cli):
+    for name in ("one", "two"):
+        cli("init", name)
+    assert "before" not in cli("register", "one", "--name", "mine")[1]
+    assert "before" not in cli("register", "one", "--name", "mine")[1]
+    assert "mine was " in cli("register", "two", "--name", "mine")[1]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b/c", "../a", "x" * 101])
+def test_what_is_no_id_is_not_registered(cli, name):
+    cli("init", "my_env")
+    code, _, err = cli("register", "my_env", "--name", name)
+    assert code == 2 and "no environment id" in err
+
+
+@pytest.mark.parametrize("home", ["~nosuchuser/x", "x" * 5000, "file/below"])
+def test_a_home_that_cannot_be_is_a_users_mistake(cli, tmp_path, monkeypatch, home):
+    (tmp_path / "file").write_text("")
+    cli("init", "my_env")
+    monkeypatch.setenv("ENVHUB_HOME", home if home.startswith("~") else str(tmp_path / home))
+    code, _, err = cli("register", "my_env")
+    assert code == 2, err
+    assert "ENVHUB_HOME: '~nosuchuser/x' begins with a home folder that is not there" in err or "registry" in err
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"environments": ' * 200 + "1" + "}" * 200, "[" + "9" * 5000 + "]"])
+def test_a_registry_that_no_parser_reads_is_named(cli, text):
+    import os
+
+    (Path(os.environ["ENVHUB_HOME"]) / "registry.json").write_text(text)
+    code, _, err = cli("info", "guess_number")
+    assert code == 2 and "registry.json is damaged" in err
+
+
+@pytest.mark.parametrize("text", ["steps = " + "9" * 5000, "a = " + "[" * 50_000, "\xff", "steps ="])
+def test_a_configuration_file_that_no_parser_reads_is_named(cli, tmp_path, text):
+    (tmp_path / "run.toml").write_bytes(text.encode("latin-1"))
+    code, _, err = cli("train", "--env", "guess_number", "--config", "run.toml", "--dry-run")
+    assert code == 2 and "run.toml" in err
 
 
 def test_the_way_from_init_to_a_result_works_from_any_folder(cli, tmp_path, monkeypatch):
@@ -168,6 +291,15 @@ def test_a_person_plays(cli, monkeypatch):
     code, out, _ = cli("play", "guess_number")
     assert code == 0
     assert "terminated" in out and "total reward" in out
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "3", DEEP, f'{{"a": {DIGITS}}}', '{"a": 1, "a": 2}', ""])
+def test_a_persons_malformed_call_is_an_action_of_the_episode(cli, monkeypatch, arguments):
+    answers = iter([f"/call look {arguments}", "/quit"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(answers))
+    code, out, err = cli("play", "guess_number")
+    assert code == 0, err
+    assert "total reward" in out
 
 
 def test_info_as_json_tells_everything(cli):

@@ -1,7 +1,6 @@
 """`envhub play`: a person is the agent."""
 
 import asyncio
-import json
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from envhub.errors import ModelFault
 from envhub.messages import Action, Observation, ToolCall
 from envhub.offload import ThreadHost
 from envhub.registry import spec as find_spec
+from envhub.strict_json import loads
 
 _PATIENCE = 7 * 24 * 3600.0
 _HELP = (
@@ -98,8 +98,10 @@ def _read(turn: int) -> str | Action | None:
         _, name, *rest = line.split(" ", 2)
         raw = rest[0] if rest else "{}"
         try:
-            arguments = json.loads(raw)
+            arguments = loads(raw)
         except ValueError as problem:
             return Action(tool_calls=(ToolCall("call_0", name, None, raw, str(problem)),))
+        if not isinstance(arguments, dict):
+            return Action(tool_calls=(ToolCall("call_0", name, None, raw, "arguments are not a JSON object"),))
         return Action(tool_calls=(ToolCall("call_0", name, arguments, raw),))
     return line.strip() if line.strip() == "/oracle" else line
