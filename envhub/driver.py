@@ -12,7 +12,7 @@ from typing import Any
 
 from envhub.environment import Environment, has_oracle
 from envhub.errors import EnvironmentFault, Fault, ModelFault, UserError
-from envhub.guard import MAX_REWARD, described, finite, is_interruption, shown
+from envhub.guard import MAX_REWARD, described, finite, is_interruption, place_of, shown
 from envhub.limits import Limits
 from envhub.messages import Action, Observation
 from envhub.offload import ProcessHost, TaskHost, ThreadHost
@@ -198,7 +198,7 @@ class Driver:
         except BaseException as problem:  # SystemExit and the like, too
             if is_interruption(problem):
                 raise
-            text = f"environment {self.spec.id!r}: {what} raised {described(problem)}{_place_of(problem)}"
+            text = f"environment {self.spec.id!r}: {what} raised {described(problem)}{place_of(problem)}"
             raise UserError(text) from problem
 
     def _components(self, info: Mapping[str, Any]) -> dict[str, float]:
@@ -234,17 +234,7 @@ class Driver:
         return observation
 
     def _fault(self, name: str, problem: str, cause: BaseException | None = None) -> EnvironmentFault:
-        return EnvironmentFault(f"environment {self.spec.id!r}: {name} {problem}{_place_of(cause)}")
-
-
-def _place_of(problem: BaseException | None) -> str:
-    """`" (file:line)"` of where an exception was raised, or an empty string."""
-    trace = None if problem is None else problem.__traceback__
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+        return EnvironmentFault(f"environment {self.spec.id!r}: {name} {problem}{place_of(cause)}")
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -121,7 +121,8 @@ def validate_config(model: type[BaseModel], values: Mapping[str, Any], owner: st
             hint = did_you_mean(str(first["loc"][-1]), model.model_fields)
             raise ConfigError(f"{owner} has no configuration key {key!r} (it has {known}){hint}") from None
         given = repr(first.get("input"))[:80]
-        raise ConfigError(f"{owner}: {key or 'configuration'}: {first['msg']} (given {given})") from None
+        problem_text = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{owner}: {key or 'configuration'}: {problem_text} (given {given})") from None
 
 
 def _seeding(reset: Callable[..., Any]) -> Callable[..., Any]:

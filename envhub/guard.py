@@ -39,6 +39,16 @@ def described(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 
+def place_of(problem: BaseException | None) -> str:
+    """`" (file:line)"` of where an exception was raised, or an empty string."""
+    trace = None if problem is None else problem.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
 def _safely(convert: Callable[[Any], str], value: Any) -> str:
     try:
         return convert(value)

@@ -4,6 +4,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+_MAX_TOKENS = 1_000_000_000
+_MAX_SECONDS = 31_536_000.0
+
 
 class Limits(BaseModel):
     """Limits of one episode. Every one has a default; None means that this one does not apply.
@@ -13,15 +16,15 @@ class Limits(BaseModel):
     `step_seconds` for one call of `reset` or `step`, `turn_seconds` for one generation, `episode_seconds` for all.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    max_turns: int = Field(16, ge=1)
-    max_turn_tokens: int = Field(1024, ge=1)
-    max_episode_tokens: int | None = Field(16_384, ge=1)
-    max_context_tokens: int | None = Field(None, ge=2)
-    step_seconds: float = Field(60.0, gt=0)
-    turn_seconds: float = Field(600.0, gt=0)
-    episode_seconds: float = Field(1800.0, gt=0)
+    max_turns: int = Field(16, ge=1, le=1_000_000)
+    max_turn_tokens: int = Field(1024, ge=1, le=_MAX_TOKENS)
+    max_episode_tokens: int | None = Field(16_384, ge=1, le=_MAX_TOKENS)
+    max_context_tokens: int | None = Field(None, ge=2, le=_MAX_TOKENS)
+    step_seconds: float = Field(60.0, gt=0, le=_MAX_SECONDS)
+    turn_seconds: float = Field(600.0, gt=0, le=_MAX_SECONDS)
+    episode_seconds: float = Field(1800.0, gt=0, le=_MAX_SECONDS)
 
     def replace(self, **changes: Any) -> "Limits":
         """The same limits with some changed; changes of None are skipped. Raises pydantic.ValidationError."""

@@ -99,9 +99,9 @@ class GymnasiumView(gymnasium.Env[str, ActionLike]):
     parsed tool calls. The task is drawn by `np_random`, so the same seed gives the same episode;
     `reset(options={"task": …})` plays a given task and `{"split": …}` draws from another split than train.
 
-    The environment's own limits hold: its `max_turns` truncates, its `step_seconds` is the deadline of a call. A
-    `ModelFault` ends the episode with reward 0 and `info["model_fault"]`; other faults are raised, after which `reset`
-    begins anew.
+    The environment's own limits hold: its `max_turns` truncates; its `step_seconds`, or those given, are the deadline of
+    a call. A `ModelFault` ends the episode with reward 0 and `info["model_fault"]`; other faults are raised, after which
+    `reset` begins anew.
 
     All calls run in one thread of its own with an event loop, so it works inside a running loop too; `close` ends it.
     """
@@ -109,7 +109,11 @@ class GymnasiumView(gymnasium.Env[str, ActionLike]):
     metadata: dict[str, Any] = {"render_modes": list(_RENDER_MODES), "render_fps": 1}  # noqa: RUF012  (as Gymnasium)
 
     def __init__(
-        self, environment: Environment | type[Environment] | EnvironmentSpec, *, render_mode: str | None = None
+        self,
+        environment: Environment | type[Environment] | EnvironmentSpec,
+        *,
+        render_mode: str | None = None,
+        step_seconds: float | None = None,
     ) -> None:
         if render_mode is not None and render_mode not in _RENDER_MODES:
             hint = did_you_mean(render_mode, _RENDER_MODES)
@@ -118,6 +122,7 @@ class GymnasiumView(gymnasium.Env[str, ActionLike]):
         self.observation_space = UnicodeText()
         self.action_space = UnicodeText()
         self._given = environment
+        self._seconds = step_seconds
         self._driver: Driver | None = self._make_driver()
         self._limits = self._driver.limits
         self._tasks = self._driver.tasks
@@ -186,15 +191,18 @@ class GymnasiumView(gymnasium.Env[str, ActionLike]):
     def _make_driver(self) -> Driver:
         given = self._given
         if isinstance(given, EnvironmentSpec):
-            seconds = given.load().limits.step_seconds
-            return Driver(given, step_seconds=seconds)
+            return self._timed(Driver(given))
         cls = type(given) if isinstance(given, Environment) else given
         if not (inspect.isclass(cls) and issubclass(cls, Environment)):
             raise UserError(f"as_gymnasium takes an Environment, its class or an EnvironmentSpec, not {given!r:.80}")
         config = given.config.model_dump() if isinstance(given, Environment) else {}
         spec = _LoadedSpec(cls.name, f"{cls.__module__}:{cls.__qualname__}", config, environment_class=cls)
         instance = given if isinstance(given, Environment) else None  # whatever state its author gave it
-        return Driver(spec, step_seconds=cls.limits.step_seconds, environment=instance)
+        return self._timed(Driver(spec, environment=instance))
+
+    def _timed(self, driver: Driver) -> Driver:
+        driver.step_seconds = driver.limits.step_seconds if self._seconds is None else self._seconds
+        return driver
 
     def _draw(self, options: Mapping[str, Any]) -> Task:
         for key in options:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.errors import DataError, UserError, did_you_mean
+from envhub.guard import described, place_of, shown
 from envhub.messages import Message
 from envhub.strict_json import NotJsonError, unambiguous
 
@@ -71,7 +72,8 @@ class TaskSet(ABC):
     def get(self, split: str, index: int, seed: int = 0) -> Task:
         """The task at `index` of `split` under the run's data `seed`.
 
-        Raises UserError for an unknown split and IndexError for an index outside of the split.
+        Raises UserError for an unknown split and for a task that cannot be made, and IndexError for an index outside of
+        the split.
         """
         if split not in self.splits:
             hint = did_you_mean(split, self.splits)
@@ -80,9 +82,21 @@ class TaskSet(ABC):
         if index < 0 or (size is not None and index >= size):
             raise IndexError(f"task set {self.name!r}, split {split!r}: no index {index} (size {size})")
         item_seed = hashed_seed(self.name, split, seed, index)
-        task = self._make(split, index, item_seed)
+        task = self._checked(split, index, item_seed)
         default_id = f"{self.name}/{split}/{index}" if size is not None else f"{self.name}/{split}/{seed}/{index}"
         return replace(task, id=task.id or default_id, split=split, index=index, seed=item_seed)
+
+    def _checked(self, split: str, index: int, seed: int) -> Task:
+        what = f"task set {self.name!r}: the task at index {index} of {split} (its seed: {seed})"
+        try:
+            task = self._make(split, index, seed)
+        except UserError:
+            raise
+        except Exception as problem:  # the author's own function
+            raise UserError(f"{what} cannot be made: {described(problem)}{place_of(problem)}") from problem
+        if not isinstance(task, Task):
+            raise UserError(f"{what} is no Task but {shown(task)}")
+        return task
 
     def iterate(self, split: str, seed: int = 0) -> Iterator[Task]:
         """Every task of the split in order; never ends for an infinite one."""

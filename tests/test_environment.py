@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -121,3 +122,12 @@ async def test_a_single_turn_environment_is_a_task_set_and_a_reward() -> None:
     observation, _ = await env.reset(seed=0, options={"task": task})
     assert observation.messages[-1].text == task.prompt
     assert (await env.step("zzz"))[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"max_turns": 10**30}, {"max_turn_tokens": 10**10}, {"step_seconds": math.inf}, {"turn_seconds": math.nan}],
+)
+def test_limits_are_within_reason(given) -> None:
+    with pytest.raises(ValidationError, match=next(iter(given))):
+        Limits(**given)

@@ -106,3 +106,16 @@ def test_a_missing_column_is_named_with_line_and_nearest(tmp_path: Path) -> None
     assert column(row, ["answer"], path=path, line=line) == 1
     with pytest.raises(DataError, match="line 1: no column 'question'; it has answer, qestion; did you mean 'qestion'"):
         column(row, ["question"], path=path, line=line)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda rng: 1 / 0, r"index 3 of train \(its seed: \d+\) cannot be made: ZeroDivisionError.*test_tasks\.py:"),
+        (lambda rng: [][3], "cannot be made: IndexError"),
+        (lambda rng: "a prompt", "is no Task but 'a prompt'"),
+    ],
+)
+def test_a_task_that_cannot_be_made_is_named(make, message: str) -> None:
+    with pytest.raises(UserError, match=f"task set 'sums': the task at {message}" if "index 3" in message else message):
+        GeneratedTasks("sums", make).get("train", 3)

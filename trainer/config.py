@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from envhub.agents.engines.base import Temperature
 from envhub.environment import validate_config
 from envhub.errors import UserError
 
@@ -54,7 +55,7 @@ class TrainConfig(BaseModel):
     concurrency: int = Field(64, ge=1, le=65_536, description="rollouts that run at once")
     retries: int = Field(2, ge=0, le=1_000, description="new attempts after a fault")
 
-    temperature: float = Field(1.0, gt=0, le=2, description="sampling temperature")
+    temperature: float = Field(1.0, ge=0.01, le=2, description="sampling temperature")
     max_turns: int | None = Field(
         None, ge=1, le=100_000, description="turns of an episode (default: the environment's)"
     )
@@ -81,7 +82,7 @@ class TrainConfig(BaseModel):
     eval_every: int = Field(
         0, ge=0, le=10_000_000, description="also evaluate after every so many steps (0: only before and after)"
     )
-    eval_temperature: float | None = Field(None, ge=0, le=2, description="of the evaluation (default: as in training)")
+    eval_temperature: Temperature | None = Field(None, description="of the evaluation (default: as in training)")
 
     output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
     save_every: int = Field(

@@ -4,25 +4,38 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from envhub.messages import Action, ActionLike, ImagePart, Message, ToolSpec
 from envhub.tasks import Task
+
+
+_COLDEST = 0.01
+
+
+def _computable(temperature: float) -> float:
+    if 0 < temperature < _COLDEST:  # logits divided by less overflow
+        raise ValueError(f"a temperature is 0 (greedy) or at least {_COLDEST}")
+    return temperature
+
+
+Temperature: TypeAlias = Annotated[float, Field(ge=0, le=2), AfterValidator(_computable)]
 
 
 class SamplingParams(BaseModel):
     """How to sample. Immutable, one object for each rollout; a turn's token budget is applied to a copy.
 
     `top_k` 0 and `top_p` 1 mean the full distribution. `max_tokens` None leaves it to the episode's limits. Logprobs
-    are always those of the distribution that was sampled from (after temperature, top-k and top-p).
+    are always those of the distribution that was sampled from (after temperature, top-k and top-p). A temperature is 0
+    (greedy) or at least 0.01.
     A request's stop tokens are not sampled before `min_tokens`; with `ignore_eos` they do not end the turn.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    temperature: float = Field(1.0, ge=0, le=2)
+    temperature: Temperature = 1.0
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, le=1_000_000)
     max_tokens: int | None = Field(None, ge=1, le=100_000_000)

@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import check_env
 from envhub.check.report import fail
 from envhub.check.subject import Subject, off_loop, remedy_of
 from envhub.errors import Fault, UserError
-from envhub.spaces import GymnasiumView, as_gymnasium
+from envhub.spaces import GymnasiumView
 
 _CALLS = 40
 _CLOSE_SECONDS = 30.0
@@ -16,9 +16,9 @@ _CLOSE_SECONDS = 30.0
 async def gymnasium(subject: Subject) -> str:
     """Gymnasium's `check_env` accepts the environment."""
     what = f"environment {subject.spec.id!r}: gymnasium's check_env"
-    view: GymnasiumView = await off_loop(lambda: as_gymnasium(subject.spec), what, max(subject.step_seconds, 10.0))
-    if view._driver is not None:
-        view._driver.step_seconds = subject.step_seconds
+    view: GymnasiumView = await off_loop(
+        lambda: GymnasiumView(subject.spec, step_seconds=subject.step_seconds), what, max(subject.step_seconds, 10.0)
+    )
     try:
         await off_loop(lambda: _check(view), what, max(30.0, _CALLS * subject.step_seconds))
     except (Fault, UserError) as problem:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
+from envhub.agents.engines.base import Temperature
 from envhub.cli.options import given, options_of
 from envhub.environment import validate_config
 from envhub.errors import DataError, UserError
@@ -31,9 +32,7 @@ class EvalConfig(BaseModel):
     tasks: int = Field(32, ge=0, le=1_000_000, description="how many tasks (0: all of a finite split)")
     samples: int = Field(1, ge=1, le=10_000, description="samples of each task")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="data seed")
-    temperature: float | None = Field(
-        None, ge=0, le=2, description="default: 0 for one sample of a task, 1 for several"
-    )
+    temperature: Temperature | None = Field(None, description="default: 0 for one sample of a task, 1 for several")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus of the distribution")
     top_k: int = Field(0, ge=0, le=1_000_000, description="most likely tokens to choose from (0: all)")
     max_turns: int | None = Field(

@@ -55,7 +55,7 @@ def test_what_is_added_to_a_request_is_json(value: object) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"temperature": float("nan")}, {"temperature": float("inf")}, {"temperature": -1}, {"top_p": float("nan")},
+        {"temperature": float("nan")}, {"temperature": float("inf")}, {"temperature": -1}, {"temperature": 1e-30}, {"top_p": float("nan")},
         {"top_k": HUGE}, {"max_tokens": HUGE}, {"min_tokens": HUGE}, {"max_tokens": 0}, {"top_k": -1},
     ],
 )  # fmt: skip

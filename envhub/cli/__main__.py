@@ -1,0 +1,5 @@
+"""`python -m envhub.cli` is `envhub`."""
+
+from envhub.cli.app import main
+
+main()

@@ -1,0 +1,64 @@
+"""The command line ends when it is told to, whatever the environment does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+DEAF = """
+import asyncio, pathlib
+from envhub import Environment
+class Deaf(Environment):
+    async def reset(self, *, seed=None, options=None):
+        pathlib.Path({mark!r}).touch()
+        while True:
+            try:
+                {wait}
+            except BaseException:
+                pass
+"""
+
+
+def _start(tmp_path: Path, wait: str) -> "subprocess.Popen[str]":
+    mark = tmp_path / "mark"
+    (tmp_path / "deaf.py").write_text(DEAF.format(mark=str(mark), wait=wait))
+    command = [
+        sys.executable,
+        "-c",
+        "from envhub.cli.app import main; main()",
+        "eval",
+        "deaf.py",
+        "--model",
+        "scripted:null",
+        "--tasks",
+        "1",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not mark.exists() and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    assert mark.exists(), process.communicate()
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_coroutine_that_ignores_its_cancellation_does_not_hold_the_process(tmp_path: Path, number: int) -> None:
+    process = _start(tmp_path, "await asyncio.sleep(60)")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "envhub: interrupted"
+
+
+def test_a_second_sigterm_ends_a_process_whose_loop_is_held(tmp_path: Path) -> None:
+    process = _start(tmp_path, "__import__('time').sleep(60)")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
