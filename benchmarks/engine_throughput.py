@@ -12,9 +12,8 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
 
-from benchmarks.measure import Row, at_least, ratio, report
+from benchmarks.measure import Row, abba_async, at_least, ratio, report
 from envhub import Limits
 from envhub.agents.engines import SamplingParams, make_engine
 from envhub.agents.executors import MultiTurnExecutor, RolloutPool
@@ -39,20 +38,6 @@ class OneQuestion(Environment):
 
 
 SPEC = EnvironmentSpec("one_question", "benchmarks.engine_throughput:OneQuestion")
-
-
-async def abba(
-    first: Callable[[], Awaitable[float]], second: Callable[[], Awaitable[float]], rounds: int
-) -> tuple[list[float], list[float]]:
-    """As `benchmarks.measure.abba`, of coroutines."""
-    a: list[float] = []
-    b: list[float] = []
-    for _ in range(rounds):
-        a.append(await first())
-        b.append(await second())
-        b.append(await second())
-        a.append(await first())
-    return a, b
 
 
 async def measure(model: str, prompts: int, tokens: int, rounds: int) -> int:
@@ -103,7 +88,7 @@ async def measure(model: str, prompts: int, tokens: int, rounds: int) -> int:
             return prompts * tokens / spent
 
         await through_pool()
-        ours, theirs = await abba(through_pool, direct, rounds)
+        ours, theirs = await abba_async(through_pool, direct, rounds)
     finally:
         await engine.close()
     rows = [

@@ -3,8 +3,9 @@
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 
 @dataclass(frozen=True)
@@ -18,16 +19,25 @@ class Row:
     met: bool | None = None
 
 
-def abba(first: Callable[[], float], second: Callable[[], float], rounds: int) -> tuple[list[float], list[float]]:
+Measured: TypeAlias = tuple[list[float], list[float]]
+
+
+def abba(first: Callable[[], float], second: Callable[[], float], rounds: int) -> Measured:
     """Measure both in the order A B B A, A B B A, … so that a drift of the machine falls on both alike."""
-    a: list[float] = []
-    b: list[float] = []
-    for _ in range(rounds):
-        a.append(first())
-        b.append(second())
-        b.append(second())
-        a.append(first())
-    return a, b
+    out: Measured = ([], [])
+    for which in (0, 1, 1, 0) * rounds:
+        out[which].append((first, second)[which]())
+    return out
+
+
+async def abba_async(
+    first: Callable[[], Awaitable[float]], second: Callable[[], Awaitable[float]], rounds: int
+) -> Measured:
+    """As `abba`, of coroutines."""
+    out: Measured = ([], [])
+    for which in (0, 1, 1, 0) * rounds:
+        out[which].append(await (first, second)[which]())
+    return out
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> float:
