@@ -4,7 +4,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -66,9 +66,11 @@ def _option(name: str, field: FieldInfo) -> click.Option:
 
 
 def _plain(annotation: Any) -> Any:
-    """The type without `| None`."""
+    """The type without `| None`, and without what `Annotated` adds."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (types.UnionType, typing.Union):
-        return next(item for item in get_args(annotation) if item is not type(None))
+        return _plain(next(item for item in get_args(annotation) if item is not type(None)))
     return annotation
 
 
