@@ -51,7 +51,10 @@ def make_engine(name: str, model: str, *, options: Mapping[str, Any] | None = No
 
 def _refuse_unknown(name: str, made: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Refuse options that an engine does not take. One that takes any (`**options`) checks them itself."""
-    parameters = list(inspect.signature(made).parameters.values())[1:]
+    try:
+        parameters = list(inspect.signature(made).parameters.values())[1:]
+    except ValueError:  # a builtin that names no parameters
+        return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     known = [parameter.name for parameter in parameters]

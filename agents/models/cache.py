@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envhub.agents.models.checks import ModelError, check_model_folder
+from envhub.home import expanded
 
 _LOCK_DEADLINE = 900.0
 _LOCK_POLL = 0.1
@@ -19,7 +20,7 @@ def cache_root() -> Path:
     """`$ENVHUB_CACHE`, else `$XDG_CACHE_HOME/envhub`, else `~/.cache/envhub`. Not created here."""
     own = os.environ.get("ENVHUB_CACHE")
     if own:
-        return Path(own).expanduser().absolute()
+        return expanded(own, "ENVHUB_CACHE").absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     # The XDG specification asks for relative values to be ignored.
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "envhub"

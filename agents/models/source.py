@@ -10,6 +10,7 @@ from envhub.agents.models import smollm2, tiny
 from envhub.agents.models.cache import cached_model
 from envhub.agents.models.checks import ModelError, check_model_folder, fingerprint
 from envhub.errors import MissingExtraError, did_you_mean
+from envhub.home import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def resolve_model(spec: str, *, notify: Callable[[str], None] = logger.info) -> 
         return _source(_tiny(size), f"tiny-{size}", spec)
     if not spec.strip():
         raise ModelError("the model's name is empty; " + _choices())
-    folder = Path(spec).expanduser()
+    folder = expanded(spec, "the model")
     if folder.is_dir() or not _HUB_ID.fullmatch(spec):
         return _source(_local(folder, spec), folder.resolve().name, spec)
     return _source(_from_hub(spec, notify), spec.split("/")[1], spec)

@@ -39,6 +39,7 @@ def test_every_command_explains_itself(cli, name):
         (["eval", "guess_number", "--model", "tiny", "--engine", "vlm"], "did you mean 'vllm'"),
         (["eval", "guess_number", "--model", "tny"], "no model 'tny'.*did you mean 'tiny'"),
         (["eval", "guess_number", "--model", "no/such/folder/"], "no such folder"),
+        (["eval", "guess_number", "--model", "~nosuchuser/x"], "the model: .~nosuchuser/x. begins with a home folder"),
         (["eval", "guess_number", "--model", "scripted:oracle", "--tasks", "0"], "never ends; say how many tasks"),
         (["eval", "guess_number", "--model", "scripted:oracle", "--tasks", "-3"], "tasks: .*given '?-3"),
         (["eval", "guess_number", "--model", "scripted:oracle", "--samples", "0"], "samples: .*given '?0"),
