@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from envhub.messages import Action, ActionLike, ImagePart, Message, ToolSpec
 from envhub.tasks import Task
 
-
 _COLDEST = 0.01
 
 
