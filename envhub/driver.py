@@ -148,7 +148,8 @@ class Driver:
         """Close the environment and free its thread or process. Never raises; the second time it does nothing."""
         begun, self._made = self._made, False
         try:
-            if begun and (self._process is None or self._process.alive):
+            own = self.environment_class.close is not Environment.close
+            if begun and own and (self._process is None or self._process.alive):
                 with contextlib.suppress(Fault):
                     await self.close_environment()
         finally:

@@ -20,6 +20,7 @@ STRIPS_REASONING = "template_strips_reasoning"
 REWRITES_HISTORY = "template_rewrites_history"
 NO_END_OF_TURN = "template_has_no_end_of_turn"
 
+_KEPT = 32
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"
 _MARKER = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 
@@ -53,9 +54,16 @@ class ChatTemplateRenderer(Renderer):
         ids = [] if self.proof.end_of_turn_id is None else [self.proof.end_of_turn_id]
         eos = tokenizer.eos_token_id
         self.stop_token_ids = tuple(dict.fromkeys([*ids, *([] if eos is None else [eos])]))
+        # The rollouts of a group begin with the same messages.
+        self._rendered = functools.lru_cache(maxsize=_KEPT)(lambda *given: tuple(self.encode(self.text(*given))))
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
-        return self.encode(self.text(messages, tools))
+        key = (tuple(messages), tuple(tools))
+        try:
+            hash(key)
+        except TypeError:  # the arguments of calls and the schemas of tools may be dicts
+            return self.encode(self.text(messages, tools))
+        return list(self._rendered(*key))
 
     def continue_from(
         self,
