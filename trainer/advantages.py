@@ -38,8 +38,52 @@ def rloo(rewards: Tensor, groups: Tensor) -> Tensor:
     return torch.where(size > 1, centred(rewards, groups) * size / (size - 1).clamp(min=1), torch.zeros_like(rewards))
 
 
-def whiten_tokens(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8, *, centre: bool = True) -> Tensor:
-    """(A - mean) / std over all action tokens of the batch, population variance; 0 elsewhere.
+def opo(rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
+    """r - Σ len·r / Σ len over the group, with `lengths` [rollouts] in action tokens (OPO, arXiv 2505.23585)."""
+    weights = lengths.to(rewards.dtype)
+    total = group_sum(weights, groups)
+    baseline = group_sum(weights * rewards, groups) / total.clamp(min=1)
+    return torch.where((total > 0) & (group_size(groups) > 1), rewards - baseline, torch.zeros_like(rewards))
+
+
+def at_last_action(values: Tensor, mask: Tensor) -> Tensor:
+    """`values` [rows] placed at each row's last action token, [rows, tokens]; nowhere in a row without any."""
+    mask = mask.bool()
+    last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+    return last * values[:, None]
+
+
+def returns(token_rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
+    """Reward-to-go G_t = r_t + gamma·G_next over action tokens only (REINFORCE++, arXiv 2501.03262); 0 elsewhere.
+
+    Observation tokens are passed over: they neither reset nor discount, so inserting them changes nothing.
+    """
+    return gae(token_rewards, torch.zeros_like(token_rewards), mask, gamma, 1.0)
+
+
+def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 1.0) -> Tensor:
+    """Generalised advantage estimates (arXiv 1506.02438) over action tokens only, [rows, tokens]; 0 elsewhere.
+
+    delta_t = r_t + gamma·V_next - V_t, A_t = delta_t + gamma·lam·A_next, where next is the row's next action token. The
+    critic's targets are A + V, of these unwhitened A.
+    """
+    out = torch.zeros_like(token_rewards)
+    chosen = mask.bool()
+    later, following = token_rewards.new_zeros(len(mask)), token_rewards.new_zeros(len(mask))
+    for at in reversed(range(mask.shape[1])):
+        delta = token_rewards[:, at] + gamma * following - values[:, at]
+        advantage = delta + gamma * lam * later
+        here = chosen[:, at]
+        out[:, at] = torch.where(here, advantage, 0.0)
+        later = torch.where(here, advantage, later)
+        following = torch.where(here, values[:, at], following)
+    return out
+
+
+def whiten_tokens(
+    advantages: Tensor, mask: Tensor, epsilon: float = 1e-8, *, centre: bool = True, unbiased: bool = False
+) -> Tensor:
+    """(A - mean) / std over all action tokens of the batch; 0 elsewhere. The variance is the population's, or `unbiased`.
 
     `advantages` and `mask` [rows, tokens]. Mean and variance weigh tokens, so long rollouts weigh more (REINFORCE++,
     arXiv 2501.03262). All-equal advantages become 0.
@@ -47,5 +91,5 @@ def whiten_tokens(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8, *, ce
     mask = mask.to(advantages.dtype)
     count = mask.sum().clamp(min=1)
     mean = (advantages * mask).sum() / count if centre else advantages.new_zeros(())
-    variance = ((advantages - mean) ** 2 * mask).sum() / count
+    variance = ((advantages - mean) ** 2 * mask).sum() / ((count - 1).clamp(min=1) if unbiased else count)
     return (advantages - mean) * variance.clamp(min=epsilon).rsqrt() * mask

@@ -19,4 +19,9 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     return difference.exp() - difference - 1
 
 
-ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+def k3_unbiased(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """k3 times pi / sg[pi]: the same value, with the gradient of KL(pi || ref) where that of k3 is KL(ref || pi)'s."""
+    return k3(logprobs, reference) * (logprobs - logprobs.detach()).exp()
+
+
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3, "k3_unbiased": k3_unbiased}

@@ -42,12 +42,52 @@ def test_reinforce_baseline_whitens_over_action_tokens():
     assert near(advantages.whiten_tokens(tokens, MASK), GOLDEN["advantages_per_token"][name])
 
 
+LENGTHS = MASK.sum(1)
+VALUES_OLD, VALUES_NEW = INPUTS["values_old"], INPUTS["values_new"]
+GAMMA, LAMBDA, KL_COEF = (GOLDEN["inputs"][name] for name in ("gamma", "lambda", "kl_coef"))
+TERMINAL = advantages.at_last_action(REWARDS, MASK)
+PENALISED = (TERMINAL - KL_COEF * kl.k1(OLD, REFERENCE)) * MASK
+RETURNS = advantages.returns(PENALISED, MASK, GAMMA)
+GAE = advantages.gae(TERMINAL, VALUES_OLD, MASK, GAMMA, LAMBDA)
+
+
+def test_opo_has_the_length_weighted_baseline():
+    name = "opo: r - sum(len*r)/sum(len)"
+    assert near(advantages.opo(REWARDS, GROUPS, LENGTHS), GOLDEN["advantages_per_rollout"][name])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (
+            "reinforce_baseline: the same, unbiased variance",
+            advantages.whiten_tokens(advantages.centred(REWARDS, GROUPS)[:, None].expand_as(MASK), MASK, unbiased=True),
+        ),
+        (
+            "reinforce returns: terminal reward - kl_coef*k1(old||ref), gamma, observation tokens skipped",
+            RETURNS,
+        ),
+        (
+            "reinforce: those returns whitened, unbiased variance",
+            advantages.whiten_tokens(RETURNS, MASK, unbiased=True),
+        ),
+        ("gae: unwhitened, observation tokens skipped", GAE),
+        ("gae returns", (GAE + VALUES_OLD) * MASK),
+        ("gae: whitened, unbiased variance", advantages.whiten_tokens(GAE, MASK, unbiased=True)),
+    ],
+)
+def test_advantages_per_token(name, value):
+    assert near(value, GOLDEN["advantages_per_token"][name])
+
+
 def loss(weights: torch.Tensor, factor: torch.Tensor | float = 1.0, **options: float) -> torch.Tensor:
     centred = advantages.centred(REWARDS, GROUPS)[:, None]
     return (losses.ppo(NEW, OLD, centred, 0.2, 0.28, **options) * factor * weights).sum()
 
 
 W = corrections.importance(OLD, BEHAVIOUR)
+CENTRED = advantages.centred(REWARDS, GROUPS)[:, None]
+BY_TOKEN, BY_SEQUENCE = aggregation.token_mean(MASK), aggregation.sequence_mean_token_mean(MASK)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +102,15 @@ W = corrections.importance(OLD, BEHAVIOUR)
         (
             "ppo x icepop [.5,2], token mean over all action tokens",
             loss(aggregation.token_mean(MASK), corrections.icepop(W)),
+        ),
+        ("gspo .03/.04, sequence mean", (losses.gspo(NEW, OLD, CENTRED, MASK, 0.03, 0.04) * BY_SEQUENCE).sum()),
+        ("gmpo .4 (log space), sequence mean", (losses.gmpo(NEW, OLD, CENTRED, MASK) * BY_SEQUENCE).sum()),
+        ("sapo tau 1/1.05, sequence mean", (losses.sapo(NEW, OLD, CENTRED) * BY_SEQUENCE).sum()),
+        ("cispo clip .2/.28, token mean", (losses.cispo(NEW, OLD, CENTRED) * BY_TOKEN).sum()),
+        ("cispo upper cap 5 only, token mean", (losses.cispo(NEW, OLD, CENTRED, None, 4.0) * BY_TOKEN).sum()),
+        (
+            "value, clip .2, half of the max, token mean",
+            (losses.value(VALUES_NEW, VALUES_OLD, GAE + VALUES_OLD) * BY_TOKEN).sum(),
         ),
     ],
 )
@@ -81,6 +130,10 @@ def test_kl(name):
         ("w = old/behaviour", W * MASK),
         ("tis cap 2", corrections.truncated(W) * MASK),
         ("icepop [.5,2]", corrections.icepop(W) * MASK),
+        ("sequence product", corrections.sequence_log_weight(OLD, BEHAVIOUR, MASK).exp()[:, 0]),
+        ("sequence geometric mean", corrections.sequence_log_weight(OLD, BEHAVIOUR, MASK, mean=True).exp()[:, 0]),
+        ("mismatch k1 (behaviour||old)", (kl.k1(BEHAVIOUR, OLD) * BY_TOKEN).sum()),
+        ("mismatch k3", (kl.k3(BEHAVIOUR, OLD) * BY_TOKEN).sum()),
         ("effective sample size of tis", corrections.effective_sample_size(corrections.truncated(W), MASK)),
     ],
 )

@@ -1,0 +1,198 @@
+"""Identities between formulas that golden values cannot show, on random and on extreme inputs."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envhub.trainer import advantages, aggregation, corrections, kl, losses
+
+LOSSES = {
+    "ppo": lambda new, old, values, mask: losses.ppo(new, old, values),
+    "dual_clip": lambda new, old, values, mask: losses.ppo(new, old, values, dual_clip=3.0),
+    "gspo": losses.gspo,
+    "gmpo": losses.gmpo,
+    "cispo": lambda new, old, values, mask: losses.cispo(new, old, values),
+    "sapo": lambda new, old, values, mask: losses.sapo(new, old, values),
+}
+WEIGHTS = {**aggregation.AGGREGATIONS, "constant_length": lambda mask: aggregation.constant_length(mask, 7)}
+
+
+def gradient_of(loss: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    (gradient,) = torch.autograd.grad(loss, at)
+    return gradient
+
+
+@st.composite
+def batches(draw: st.DrawFn, most: float = 3.0):
+    """Logprobs, old logprobs, advantages [rows, 1] and a mask with gaps and empty rows, all [rows, tokens]."""
+    rows, tokens = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    mask = (torch.rand(rows, tokens, generator=generator) < 0.7).double()
+    scale = draw(st.floats(0, most))
+    new = noise(rows, tokens) * scale
+    return new.requires_grad_(), (new.detach() + noise(rows, tokens) * scale), noise(rows, 1), mask
+
+
+@given(batches(), st.sampled_from(sorted(LOSSES)))
+def test_on_policy_every_loss_has_the_score_functions_gradient(batch, name):
+    new, _, values, mask = batch
+    weights = aggregation.sequence_mean_token_mean(mask)
+    loss = (LOSSES[name](new, new.detach(), values, mask) * weights).sum()
+    assert torch.allclose(gradient_of(loss, new), -values * weights, atol=1e-12)
+
+
+@given(batches(most=50.0), st.sampled_from(sorted(LOSSES)), st.sampled_from(sorted(WEIGHTS)))
+def test_nothing_is_ever_nan(batch, name, weigh):
+    new, old, values, mask = batch
+    loss = (LOSSES[name](new, old, values, mask) * WEIGHTS[weigh](mask)).sum()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(gradient_of(loss, new)).all()
+    for tensor in (
+        corrections.sequence_truncated(old, new, mask),
+        corrections.sequence_masked(old, new, mask),
+        corrections.icepop(corrections.importance(old, new)),
+        kl.k3_unbiased(new, old),
+    ):
+        assert torch.isfinite(tensor).all()
+
+
+@given(batches())
+def test_gspo_by_token_is_gspo_by_sequence(batch):
+    new, old, values, mask = batch
+    weights = aggregation.sequence_mean_token_mean(mask)
+    whole = gradient_of((losses.gspo(new, old, values, mask, 0.3, 0.4) * weights).sum(), new)
+    ratio = losses.sequence_log_ratio(new, old, mask).exp().detach()
+    by_token = ratio * (new - new.detach()).exp()
+    clipped = by_token.clamp(0.7, 1.4)
+    loss = ((-values * by_token).maximum(-values * clipped) * weights).sum()
+    assert torch.allclose(whole, gradient_of(loss, new), atol=1e-12)
+
+
+@given(batches())
+def test_weights_are_one_where_engine_and_trainer_agree(batch):
+    new, old, values, mask = batch
+    for weight in (
+        corrections.importance(old, old),
+        corrections.truncated(corrections.importance(old, old)),
+        corrections.icepop(corrections.importance(old, old)),
+        corrections.sequence_truncated(old, old, mask),
+        corrections.sequence_masked(old, old, mask),
+    ):
+        assert torch.equal(weight, torch.ones_like(mask))
+
+
+@given(batches(), st.integers(0, 3), st.floats(0.5, 1), st.floats(0, 1))
+def test_inserted_observations_change_neither_returns_nor_gae(batch, gap, gamma, lam):
+    rewards, values, _, mask = batch
+    rewards = rewards.detach() * mask
+    narrow = advantages.gae(rewards, values, mask, gamma, lam)
+
+    def widen(tensor: torch.Tensor, fill: float) -> torch.Tensor:
+        return torch.cat([tensor[:, :1], torch.full((len(tensor), gap), fill, dtype=tensor.dtype), tensor[:, 1:]], 1)
+
+    wide = advantages.gae(widen(rewards, 0), widen(values, 9.0), widen(mask, 0), gamma, lam)
+    assert torch.allclose(widen(narrow, 0), wide)
+    narrow, wide = (
+        advantages.returns(rewards, mask, gamma),
+        advantages.returns(widen(rewards, 0), widen(mask, 0), gamma),
+    )
+    assert torch.allclose(widen(narrow, 0), wide)
+
+
+@given(batches())
+def test_undiscounted_gae_is_the_reward_to_go_minus_the_value(batch):
+    rewards, values, _, mask = batch
+    rewards = rewards.detach() * mask
+    to_go = rewards.flip(1).cumsum(1).flip(1)
+    assert torch.allclose(advantages.gae(rewards, values, mask), (to_go - values) * mask)
+    last = advantages.at_last_action(torch.ones(len(mask), dtype=mask.dtype), mask)
+    assert torch.equal(last.sum(1), (mask.sum(1) > 0).to(last.dtype))
+    assert torch.equal(last * mask, last)
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 2)), min_size=2, max_size=12), st.floats(0.1, 10))
+def test_grpo_does_not_see_the_scale_of_rewards(pairs, scale):
+    rewards = torch.tensor([r for r, _ in pairs], dtype=torch.float64)
+    groups = torch.tensor([g for _, g in pairs])
+    spread = advantages.group_sum(advantages.centred(rewards, groups) ** 2, groups) > 1e-3
+    same = advantages.grpo(rewards, groups, 0.0)[spread], advantages.grpo(rewards * scale, groups, 0.0)[spread]
+    assert torch.allclose(*same, atol=1e-9)
+
+
+POLICY = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64).log()
+REFERENCE = torch.tensor([0.3, 0.1, 0.1, 0.2, 0.3], dtype=torch.float64).log()
+
+
+def forward_kl(logits: torch.Tensor) -> torch.Tensor:
+    """KL(ref || pi)."""
+    return (REFERENCE.exp() * (REFERENCE - logits.log_softmax(0))).sum()
+
+
+def reverse_kl(logits: torch.Tensor) -> torch.Tensor:
+    """KL(pi || ref)."""
+    logprobs = logits.log_softmax(0)
+    return (logprobs.exp() * (logprobs - REFERENCE)).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("k1", lambda logits: 0 * logits.sum()), ("k2", reverse_kl), ("k3", forward_kl), ("k3_unbiased", reverse_kl)],
+)
+def test_the_gradient_of_a_kl_estimate_by_enumeration(name, target):
+    logits = POLICY.clone().requires_grad_()
+    logprobs = logits.log_softmax(0)
+    expected_loss = (logprobs.exp().detach() * kl.ESTIMATORS[name](logprobs, REFERENCE)).sum()
+    assert torch.allclose(gradient_of(expected_loss, logits), gradient_of(target(logits), logits), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["k1", "k3"])
+def test_a_kl_estimate_is_unbiased(name):
+    expectation = (POLICY.exp() * kl.ESTIMATORS[name](POLICY, REFERENCE)).sum()
+    assert torch.allclose(expectation, reverse_kl(POLICY))
+
+
+@pytest.mark.parametrize(("estimator", "factor"), [(advantages.rloo, 1.0), (advantages.centred, 2 / 3)])
+def test_the_score_function_is_unbiased_on_a_bandit_by_enumeration(estimator, factor):
+    rewards, size = torch.tensor([1.0, 0.0, -0.5, 2.0, 0.3], dtype=torch.float64), 3
+    logits = POLICY.clone().requires_grad_()
+    logprobs = logits.log_softmax(0)
+    truth = torch.autograd.grad((logprobs.exp() * rewards).sum(), logits, retain_graph=True)[0]
+    total = torch.zeros((), dtype=torch.float64)
+    for arms in itertools.product(range(5), repeat=size):
+        chosen = logprobs[list(arms)]
+        values = estimator(rewards[list(arms)], torch.zeros(size, dtype=torch.long))
+        total = total + chosen.sum().exp().detach() * losses.ppo(chosen, chosen.detach(), values).mean()
+    assert torch.allclose(-gradient_of(total, logits), truth * factor)
+
+
+@settings(max_examples=30)
+@given(batches(), st.randoms(use_true_random=False))
+def test_rows_may_come_in_any_order_and_padding_counts_nothing(batch, rng):
+    new, old, values, mask = batch
+    order = list(range(len(mask)))
+    rng.shuffle(order)
+    for weigh in WEIGHTS.values():
+        whole = gradient_of((losses.ppo(new, old, values) * weigh(mask)).sum(), new)
+        other = new.detach()[order].requires_grad_()
+        padded = torch.cat([mask[order], torch.zeros(len(mask), 2, dtype=mask.dtype)], 1)
+        weights = weigh(padded)[:, : mask.shape[1]]
+        moved = gradient_of((losses.ppo(other, old[order], values[order]) * weights).sum(), other)
+        assert torch.allclose(whole[order], moved)
+
+
+@given(batches())
+def test_a_rollout_split_into_rows_has_the_same_gradient_under_the_token_mean(batch):
+    new, old, values, mask = batch
+    half = torch.zeros_like(mask)
+    half[:, : mask.shape[1] // 2] = 1
+    split = torch.cat([mask * half, mask * (1 - half)])
+    whole = gradient_of((losses.ppo(new, old, values) * aggregation.token_mean(mask)).sum(), new)
+    twice = (losses.ppo(new, old, values).repeat(2, 1) * aggregation.token_mean(split)).sum()
+    assert torch.allclose(whole, gradient_of(twice, new))
