@@ -7,17 +7,19 @@ wherever it runs. What the environment returns is checked, never repaired.
 import contextlib
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from envhub.environment import Environment, has_oracle
 from envhub.errors import EnvironmentFault, Fault, ModelFault, UserError
-from envhub.guard import MAX_REWARD, described, finite, is_interruption, place_of, shown
+from envhub.guard import MAX_REWARD, authors_mistake, converted, described, finite, raised_at, shown
 from envhub.limits import Limits
 from envhub.messages import Action, Observation
-from envhub.offload import ProcessHost, TaskHost, ThreadHost
+from envhub.offload import ProcessHost, ThreadHost
 from envhub.rewards import Rubric
 from envhub.specs import EnvironmentSpec
+from envhub.task_host import TaskHost
 from envhub.tasks import Task, TaskSet
 
 _MAKE_SECONDS = 120.0
@@ -105,13 +107,18 @@ class Driver:
         """Begin the episode of a task; its own seed seeds the environment unless `seed` is given."""
         options = {"task": task}
         result = await self._call("reset", seed=task.seed if seed is None else seed, options=options)
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise self._fault("reset", f"returned {shown(result)}, not (observation, info)")
-        return self._observation("reset", result[0]), result[1]
+        with self._checking("reset"):
+            if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+                raise self._fault("reset", f"returned {shown(result)}, not (observation, info)")
+            return self._observation("reset", result[0]), result[1]
 
     async def step(self, action: Action) -> StepResult:
         """Take one step and check what comes back."""
         result = await self._call("step", action)
+        with self._checking("step"):
+            return self._step_result(result)
+
+    def _step_result(self, result: Any) -> StepResult:
         if not (isinstance(result, tuple) and len(result) == 5):
             raise self._fault(
                 "step", f"returned {shown(result)}, not (observation, reward, terminated, truncated, info)"
@@ -145,10 +152,10 @@ class Driver:
             raise self._fault("oracle", f"returned {shown(action)}, not a str, an Action or None") from None
 
     async def close(self) -> None:
-        """Close the environment and free its thread or process. Never raises; the second time it does nothing."""
+        """Close the environment and free its thread or process. Drops its faults; the second time it does nothing."""
         begun, self._made = self._made, False
         try:
-            own = self.environment_class.close is not Environment.close
+            own = self.environment_class.close is not Environment.close or "close" in vars(self._environment)
             if begun and own and (self._process is None or self._process.alive):
                 with contextlib.suppress(Fault):
                     await self.close_environment()
@@ -191,16 +198,12 @@ class Driver:
         return self._thread
 
     def _own(self, what: str, read: Callable[[], Any]) -> Any:
-        """Run code of the class that belongs to no episode: what it does wrong is a mistake of its author."""
-        try:
+        with authors_mistake(f"environment {self.spec.id!r}: {what}"):
             return read()
-        except UserError:
-            raise
-        except BaseException as problem:  # SystemExit and the like, too
-            if is_interruption(problem):
-                raise
-            text = f"environment {self.spec.id!r}: {what} raised {described(problem)}{place_of(problem)}"
-            raise UserError(text) from problem
+
+    def _checking(self, name: str) -> AbstractContextManager[None]:
+        """For looking at what a call returned, which may be objects that raise when they are looked at."""
+        return converted(lambda problem: self._fault(name, f"returned what raises {described(problem)}", problem))
 
     def _components(self, info: Mapping[str, Any]) -> dict[str, float]:
         given = info.get("components")
@@ -235,7 +238,7 @@ class Driver:
         return observation
 
     def _fault(self, name: str, problem: str, cause: BaseException | None = None) -> EnvironmentFault:
-        return EnvironmentFault(f"environment {self.spec.id!r}: {name} {problem}{place_of(cause)}")
+        return EnvironmentFault(f"environment {self.spec.id!r}: {name} {problem}{raised_at(cause)}")
 
 
 def is_async(function: Callable[..., Any]) -> bool:

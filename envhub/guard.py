@@ -2,8 +2,12 @@
 
 import numbers
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+
+from envhub.errors import EnvhubError, UserError
 
 MAX_REWARD = 1e15
 
@@ -39,7 +43,7 @@ def described(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
 
 
-def place_of(problem: BaseException | None) -> str:
+def raised_at(problem: BaseException | None) -> str:
     """`" (file:line)"` of where an exception was raised, or an empty string."""
     trace = None if problem is None else problem.__traceback__
     if trace is None:
@@ -47,6 +51,24 @@ def place_of(problem: BaseException | None) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
+@contextmanager
+def converted(convert: Callable[[BaseException], Exception]) -> Iterator[None]:
+    """Turn whatever user code in the block raises into `convert` of it. Errors of envhub's own travel on."""
+    try:
+        yield
+    except EnvhubError:
+        raise
+    except BaseException as problem:  # SystemExit and the like, too
+        if is_interruption(problem):
+            raise
+        raise convert(problem) from problem
+
+
+def authors_mistake(what: str) -> AbstractContextManager[None]:
+    """For user code that belongs to no episode: what it raises becomes a UserError that names `what` and the line."""
+    return converted(lambda problem: UserError(f"{what} raised {described(problem)}{raised_at(problem)}"))
 
 
 def _safely(convert: Callable[[Any], str], value: Any) -> str:
@@ -76,7 +98,7 @@ def finite(value: Any) -> float | None:
 
 def is_interruption(problem: BaseException) -> bool:
     """Whether it is the user's Ctrl-C that arrived while other code ran, and not that code's own KeyboardInterrupt."""
-    if not isinstance(problem, KeyboardInterrupt):
+    if not isinstance(problem, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
         return False
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return True  # raised from C in the frame that happened to run: nothing tells the two apart

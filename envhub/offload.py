@@ -1,13 +1,12 @@
-"""Run code that may block, hang or crash, with a deadline.
+"""Run code that may block, hang or crash away from the event loop, with a deadline.
 
-`TaskHost` is one task of the event loop, for coroutines. `ThreadHost` is one daemon thread, for plain functions. Neither
-can be killed, so one that misses its deadline and does not end is abandoned (and counted). `ProcessHost` is one child
-process that is killed when it misses its deadline. `ProcessPool` keeps several.
+`ThreadHost` is one daemon thread: cheap, but a thread cannot be killed, so one that misses its deadline is abandoned
+(and counted). `ProcessHost` is one child process that is killed when it misses its deadline. `ProcessPool` keeps several.
+For coroutines see `envhub.task_host`.
 """
 
 import asyncio
 import contextlib
-import inspect
 import itertools
 import os
 import pickle
@@ -21,124 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from envhub.errors import DeadlineError, EnvhubError, EnvironmentFault, Fault
-from envhub.guard import EscapeError, is_interruption
+from envhub.guard import described
+from envhub.task_host import settle
 
 _names = itertools.count()
 _HEADER = struct.Struct("!Q")
 _KILL_GRACE = 5.0
-_CANCEL_GRACE = 2.0
 _START_SECONDS = 120.0
-
-
-class TaskHost:
-    """One task that runs calls in order on the event loop. All calls of one host run in the same task, so that what one
-    call enters (a cancel scope, a context variable) a later one may leave.
-
-    At a deadline, or when the caller is cancelled, the task is cancelled. One that does not end within a grace, because
-    its code swallows the cancellation, is abandoned: `abandoned` is set, the loop no longer waits for it at its end, and
-    further calls raise DeadlineError at once.
-    """
-
-    abandoned_total = 0
-
-    def __init__(self) -> None:
-        self._calls: asyncio.Queue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-        self.abandoned = False
-
-    async def call(self, function: Callable[..., Any], *args: Any, deadline: float, what: str, **kwargs: Any) -> Any:
-        """Call `function` and await what it returns; DeadlineError naming `what` after `deadline` seconds.
-
-        What it raises is raised here; what is no Exception, such as SystemExit, as an EscapeError.
-        """
-        if self.abandoned:
-            raise DeadlineError(f"{what}: an earlier call ignores its cancellation and still runs")
-        if self._task is None or self._task.done():
-            caller = asyncio.current_task()
-            self._calls = asyncio.Queue()
-            self._task = asyncio.create_task(_serve(self._calls), name=None if caller is None else caller.get_name())
-        task = self._task
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls.put_nowait((lambda: function(*args, **kwargs), future))
-        place = ""
-        try:
-            async with asyncio.timeout(deadline):
-                try:
-                    return await future
-                except asyncio.CancelledError:
-                    place = _place_of(task)
-                    raise
-        except TimeoutError:
-            if future.done() and not future.cancelled():
-                return future.result()
-            await self._end(task)
-            stuck = "; it ignores its cancellation and was abandoned" if self.abandoned else ""
-            raise DeadlineError(f"{what} did not return within {deadline:g} s{place}{stuck}") from None
-        except asyncio.CancelledError:
-            await self._end(task)
-            raise
-
-    def close(self) -> None:
-        """Let the task end after the calls it has."""
-        self._calls.put_nowait(None)
-
-    async def _end(self, task: "asyncio.Task[None]") -> None:
-        task.cancel()
-        try:
-            await asyncio.wait({task}, timeout=_CANCEL_GRACE)
-        finally:
-            if not task.done():
-                self.abandoned = True
-                TaskHost.abandoned_total += 1
-                _forsake(task)
-
-
-def _forsake(task: "asyncio.Task[Any]") -> None:
-    """Let a loop, and the interpreter, end without a task that cannot be ended."""
-    import ctypes
-
-    asyncio._unregister_task(task)  # or the loop would wait for it when it is closed
-    # Never freed: freeing a coroutine throws GeneratorExit into it, and code that swallows everything would spin on it.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
-
-
-async def _serve(calls: "asyncio.Queue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]") -> None:
-    while (item := await calls.get()) is not None:
-        function, future = item
-        value = problem = None
-        try:
-            value = function()
-            if inspect.isawaitable(value):
-                value = await value
-        except BaseException as caught:  # handed over to the awaiting task, which re-raises it
-            if _cancelled(caught) or is_interruption(caught):
-                raise
-            problem = caught
-        _settle(future, value, problem)
-        if isinstance(problem, GeneratorExit) or _is_cancelling():
-            return
-
-
-def _is_cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _cancelled(problem: BaseException) -> bool:
-    """Whether it is the cancellation of the present task, and not an exception that code raised by itself."""
-    return isinstance(problem, asyncio.CancelledError) and _is_cancelling()
-
-
-def _place_of(task: "asyncio.Task[Any]") -> str:
-    """`" (it waits at file:line in function)"` for the innermost coroutine that a task waits in, or an empty string."""
-    waiting: Any = task.get_coro()
-    place = ""
-    while waiting is not None:
-        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
-        if frame is not None and not frame.f_code.co_filename.startswith(os.path.dirname(asyncio.__file__)):
-            place = f" (it waits at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name})"
-        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
-    return place
 
 
 class ThreadHost:
@@ -202,18 +90,7 @@ class ThreadHost:
             except BaseException as caught:  # handed over to the awaiting task, which re-raises it
                 value, problem = None, caught
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
-                loop.call_soon_threadsafe(_settle, future, value, problem)
-
-
-def _settle(future: "asyncio.Future[Any]", value: Any, problem: BaseException | None) -> None:
-    if future.done():
-        return
-    if problem is None:
-        future.set_result(value)
-    elif isinstance(problem, Exception) and not isinstance(problem, StopIteration):
-        future.set_exception(problem)
-    else:  # none of these may travel through a future: they would end the loop or look like a cancellation
-        future.set_exception(EscapeError(problem))
+                loop.call_soon_threadsafe(settle, future, value, problem)
 
 
 def stack_of(thread: threading.Thread | None) -> str:
@@ -299,7 +176,7 @@ class ProcessHost:
         problem, trace = rest
         if isinstance(problem, EnvhubError):
             raise problem
-        raise RemoteError(f"{type(problem).__name__}: {problem}", trace)
+        raise RemoteError(described(problem), trace)
 
     def _send(self, request: Any) -> None:
         assert self._process is not None and self._process.stdin is not None

@@ -16,7 +16,8 @@ from typing import Any, TypeVar, overload
 from envhub.errors import DeadlineError, Fault, RewardFault, UserError, did_you_mean
 from envhub.guard import MAX_REWARD, described, finite, shown
 from envhub.messages import Action, Message
-from envhub.offload import ProcessPool, TaskHost, ThreadHost
+from envhub.offload import ProcessPool, ThreadHost
+from envhub.task_host import TaskHost
 from envhub.tasks import Task
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.errors import DataError, UserError, did_you_mean
-from envhub.guard import described, place_of, shown
+from envhub.guard import authors_mistake, shown
 from envhub.messages import Message
 from envhub.strict_json import NotJsonError, unambiguous
 
@@ -87,15 +87,11 @@ class TaskSet(ABC):
         return replace(task, id=task.id or default_id, split=split, index=index, seed=item_seed)
 
     def _checked(self, split: str, index: int, seed: int) -> Task:
-        what = f"task set {self.name!r}: the task at index {index} of {split} (its seed: {seed})"
-        try:
+        what = f"task set {self.name!r}: making the task at index {index} of {split} (its seed: {seed})"
+        with authors_mistake(what):
             task = self._make(split, index, seed)
-        except UserError:
-            raise
-        except Exception as problem:  # the author's own function
-            raise UserError(f"{what} cannot be made: {described(problem)}{place_of(problem)}") from problem
         if not isinstance(task, Task):
-            raise UserError(f"{what} is no Task but {shown(task)}")
+            raise UserError(f"{what} gave no Task but {shown(task)}")
         return task
 
     def iterate(self, split: str, seed: int = 0) -> Iterator[Task]:

@@ -58,7 +58,9 @@ def _failure(problem: Exception) -> tuple[str, Any, str]:
     try:
         pickle.loads(pickle.dumps(problem))
     except Exception:  # an exception that cannot travel is replaced by one that can, with the same text
-        return ("error", RuntimeError(f"{type(problem).__name__}: {problem}"), trace)
+        from envhub.guard import described
+
+        return ("error", RuntimeError(described(problem)), trace)
     return ("error", problem, trace)
 
 

@@ -10,7 +10,7 @@ import pytest
 from envhub import Action, EnvironmentFault, ModelFault
 from envhub.driver import Driver
 from envhub.errors import ConfigError, DeadlineError, UserError
-from envhub.offload import TaskHost
+from envhub.task_host import TaskHost
 
 MUTE = """
 import numbers
@@ -114,7 +114,20 @@ class Probe(Environment):
     async def close(self):
         CLOSED.append(asyncio.current_task() is self.task)
 CLOSED = []
+from collections.abc import Mapping
+class Odd(Mapping):
+    def __getitem__(self, key): return 1
+    def __iter__(self): raise RuntimeError("odd")
+    def __len__(self): return 1
 """
+
+
+@pytest.fixture
+def own_handler():
+    """A handler of SIGINT as `asyncio.run` sets one: where there is none, a KeyboardInterrupt counts as the user's."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +138,11 @@ CLOSED = []
         ("raise GeneratorExit", "step raised GeneratorExit"),
         ("raise asyncio.CancelledError", "step raised CancelledError"),
         ("raise TimeoutError('mine')", "step raised TimeoutError: mine"),
+        ("asyncio.current_task().cancel(); await asyncio.sleep(5)", "step raised CancelledError"),
+        ("return 'x', 1.0, False, False, {'components': Odd()}", "step returned what raises RuntimeError: odd"),
     ],
 )
-async def test_what_a_coroutine_raises_is_a_fault(monkeypatch, write_environment, step: str, message: str) -> None:
-    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as under asyncio.run, which has its own handler
+async def test_what_a_coroutine_raises_is_a_fault(own_handler, write_environment, step: str, message: str) -> None:
     with pytest.raises(EnvironmentFault, match=message):
         await _drive(write_environment(ASYNC.format(step=step)))
 
@@ -144,8 +158,7 @@ DEAF = "\n".join(
 )
 
 
-async def test_a_coroutine_that_ignores_its_cancellation_is_abandoned(write_environment, monkeypatch) -> None:
-    monkeypatch.setattr("envhub.offload._CANCEL_GRACE", 0.05)
+async def test_a_coroutine_that_ignores_its_cancellation_is_abandoned(write_environment) -> None:
     before = TaskHost.abandoned_total
     driver = Driver(write_environment(ASYNC.format(step=DEAF)), step_seconds=0.1)
     await driver.reset(driver.tasks.get("train", 0))
@@ -162,8 +175,7 @@ async def test_a_coroutine_that_ignores_its_cancellation_is_abandoned(write_envi
 def test_a_run_ends_although_a_coroutine_ignores_its_cancellation(write_environment) -> None:
     spec = write_environment(ASYNC.format(step=DEAF))
     code = (
-        "import asyncio, sys, envhub.offload as offload\nfrom envhub.driver import Driver\n"
-        "from envhub import EnvironmentSpec\noffload._CANCEL_GRACE = 0.1\n"
+        "import asyncio, sys\nfrom envhub.driver import Driver\nfrom envhub import EnvironmentSpec\n"
         "async def main():\n    driver = Driver(EnvironmentSpec('probe', sys.argv[1]), step_seconds=0.1)\n"
         "    await driver.reset(driver.tasks.get('train', 0))\n"
         "    try: await driver.step('x')\n    except Exception as problem: print(problem)\n    await driver.close()\n"
@@ -251,6 +263,45 @@ async def test_no_process_survives(write_environment) -> None:
     await driver.close()
     with pytest.raises(ProcessLookupError):
         os.kill(info["pid"], 0)
+
+
+async def test_a_close_that_is_set_on_the_instance_is_called(write_environment, tmp_path) -> None:
+    body = f"""
+class Probe(Environment):
+    def __init__(self, config=None):
+        super().__init__(config)
+        self.close = lambda: open({str(tmp_path / "closed")!r}, "w").close()
+    def reset(self, *, seed=None, options=None):
+        return "x", {{}}
+    def step(self, action):
+        return "x", 0.0, True, False, {{}}
+"""
+    await _drive(write_environment(body))
+    assert (tmp_path / "closed").exists()
+
+
+async def test_a_second_cancellation_leaves_a_call_its_grace(write_environment, tmp_path) -> None:
+    step = f"\n        try: await asyncio.sleep(60)\n        finally: await asyncio.sleep(0.2); open({str(tmp_path / 'freed')!r}, 'w').close()"
+    driver = Driver(write_environment(ASYNC.format(step=step)))
+    await driver.reset(driver.tasks.get("train", 0))
+    before = TaskHost.abandoned_total
+    stepping = asyncio.create_task(driver.step(Action("x")))
+    for _ in range(2):
+        await asyncio.sleep(0.05)
+        stepping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stepping
+    assert (tmp_path / "freed").exists()
+    assert TaskHost.abandoned_total == before
+    await driver.close()
+
+
+async def test_a_closed_task_takes_no_more_calls() -> None:
+    host = TaskHost()
+    assert await host.call(lambda: 1, deadline=5, what="one") == 1
+    host.close()
+    with pytest.raises(EnvironmentFault, match="two: its task is closed"):
+        await host.call(lambda: 2, deadline=5, what="two")
 
 
 async def test_a_failing_close_raises_nothing(write_environment) -> None:

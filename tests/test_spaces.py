@@ -412,3 +412,19 @@ class TestFromGymnasium:
     def test_a_wrong_key_is_named_when_the_environment_is_made(self):
         with pytest.raises(UserError, match="did you mean 'max_steps'"):
             as_gymnasium(from_gymnasium("FrozenLake-v1", max_step=5))
+
+
+def test_what_an_environment_raises_does_not_end_the_views_loop(write_environment) -> None:
+    body = """
+class Probe(Environment):
+    async def reset(self, *, seed=None, options=None):
+        return "x", {}
+    async def step(self, action):
+        raise KeyboardInterrupt
+"""
+    view = as_gymnasium(write_environment(body))
+    for _ in range(2):
+        view.reset()
+        with pytest.raises(EnvironmentFault, match="step raised KeyboardInterrupt"):
+            view.step("x")
+    view.close()

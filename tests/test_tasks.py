@@ -111,11 +111,13 @@ def test_a_missing_column_is_named_with_line_and_nearest(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda rng: 1 / 0, r"index 3 of train \(its seed: \d+\) cannot be made: ZeroDivisionError.*test_tasks\.py:"),
-        (lambda rng: [][3], "cannot be made: IndexError"),
-        (lambda rng: "a prompt", "is no Task but 'a prompt'"),
+        (lambda rng: 1 / 0, r"index 3 of train \(its seed: \d+\) raised ZeroDivisionError.*test_tasks\.py:"),
+        (lambda rng: [][3], "raised IndexError"),
+        (lambda rng: "a prompt", "gave no Task but 'a prompt'"),
     ],
 )
 def test_a_task_that_cannot_be_made_is_named(make, message: str) -> None:
-    with pytest.raises(UserError, match=f"task set 'sums': the task at {message}" if "index 3" in message else message):
+    with pytest.raises(
+        UserError, match=f"task set 'sums': making the task at {message}" if "index 3" in message else message
+    ):
         GeneratedTasks("sums", make).get("train", 3)

@@ -11,6 +11,7 @@ from envhub.check.report import fail, skip, warn
 from envhub.check.subject import Subject, of_fault, remedy_of
 from envhub.driver import Driver
 from envhub.errors import DeadlineError, Fault, NotRegisteredError, UserError
+from envhub.guard import described
 from envhub.messages import Action
 
 _UNKNOWN_KEY = "no_such_key_of_the_checker"
@@ -34,8 +35,8 @@ async def configuration(subject: Subject) -> str:
     try:
         await subject.driver()
     except (UserError, Fault) as problem:
-        in_init = "its constructor" in str(problem)
-        raise fail(str(problem), _INIT_REMEDY if in_init else _CONFIG_REMEDY) from problem
+        raised = isinstance(problem, Fault) or problem.__cause__ is not None
+        raise fail(str(problem), _INIT_REMEDY if raised else _CONFIG_REMEDY) from problem
     try:
         await subject.driver(**{_UNKNOWN_KEY: 1})
     except Exception:  # whatever it raises, the key was refused
@@ -86,7 +87,7 @@ async def reset(subject: Subject) -> str:
     except DeadlineError as problem:
         raise fail(str(problem), remedy_of(problem)) from problem
     except Exception as problem:  # a task set is the environment's own code
-        raise fail(f"its tasks cannot be read: {type(problem).__name__}: {problem}", "repair the task set") from problem
+        raise fail(f"its tasks cannot be read: {described(problem)}", "repair the task set") from problem
     episode = await subject.play(subject.tasks[0], scripted(()))
     if episode.fault is not None:
         raise of_fault(episode)

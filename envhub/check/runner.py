@@ -14,6 +14,7 @@ from envhub.check.task_sets import splits
 from envhub.check.watch import BEAT, WatchedLoop
 from envhub.environment import Environment
 from envhub.errors import Fault, NotRegisteredError, UserError
+from envhub.guard import described
 from envhub.rewards import process_pool
 from envhub.specs import EnvironmentSpec
 
@@ -229,4 +230,4 @@ class _Run:
         except Exception as problem:  # the environment's own code, which may raise anything
             if isinstance(problem, TimeoutError) and scope.expired():
                 return "fail", f"did not end within {seconds:g} s", "make reset and step quicker, or episodes shorter"
-            return "fail", f"raised {type(problem).__name__}: {problem}", "repair what the message names"
+            return "fail", f"raised {described(problem)}", "repair what the message names"
