@@ -272,8 +272,10 @@ class VllmEngine(Engine):
             with _quiet():
                 await _let_go(llm, list(self._in_flight))
                 await asyncio.to_thread(llm.shutdown)
+            # It is in reference cycles, and would shut down once more when it is freed, as late as at exit.
+            llm.shutdown = lambda **given: None
             del llm
-            gc.collect()  # it sits in reference cycles, and complains when it is freed as late as at exit
+            gc.collect()
         if guardian is not None:
             await asyncio.to_thread(guardian.close)
 
