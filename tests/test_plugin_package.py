@@ -74,7 +74,7 @@ def parroted(text, answer):
 from envhub.trainer.algorithms import Algorithm
 
 
-def sign(rewards, groups):
+def sign(rewards, groups, lengths):
     return rewards.sign()
 
 
@@ -132,7 +132,7 @@ async def main():
 print(json.dumps({
     "spec": [found.id, found.source],
     "played": asyncio.run(main()),
-    "advantages": algorithm.estimator(torch.tensor([-3.0, 2.0]), torch.tensor([0, 0])).tolist(),
+    "advantages": algorithm.estimator(torch.tensor([-3.0, 2.0]), torch.tensor([0, 0]), torch.tensor([4, 4])).tolist(),
     "parsed": parser.parse("~hello~").text,
 }))
 """

@@ -3,20 +3,28 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from envhub import plugins
 from envhub.errors import UserError, did_you_mean
-from envhub.trainer import advantages, corrections
+from envhub.trainer import advantages, corrections, losses
 from envhub.trainer.aggregation import AGGREGATIONS
 from envhub.trainer.kl import ESTIMATORS
 
-CORRECTIONS: dict[str, Callable[[Tensor], Tensor] | None] = {
+# (rewards, groups, action tokens of each), all [rollouts], to advantages [rollouts].
+Estimator: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+# (pi_old, behaviour, mask), all [rows, tokens], to weights of that shape.
+Correction: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+CORRECTIONS: dict[str, Correction | None] = {
     "none": None,
-    "tis": corrections.truncated,
-    "icepop": corrections.icepop,
+    "tis": lambda old, behaviour, mask: corrections.truncated(corrections.importance(old, behaviour)),
+    "icepop": lambda old, behaviour, mask: corrections.icepop(corrections.importance(old, behaviour)),
+    "sequence_tis": corrections.sequence_truncated,
+    "sequence_mask": corrections.sequence_masked,
 }
 
 
@@ -24,29 +32,37 @@ CORRECTIONS: dict[str, Callable[[Tensor], Tensor] | None] = {
 class Algorithm:
     """What makes an algorithm.
 
-    `estimator` maps (rewards, groups) to advantages [rollouts]; `whiten` then normalises them over the batch's action
-    tokens. `needs_groups` says that a group of one learns nothing. The loss is PPO's clipped one with `clip_low`,
-    `clip_high` and `dual_clip`, averaged by `aggregation`, plus `kl_coef` times the `kl` estimate to the initial model.
-    `correction` weighs tokens by pi_old / mu.
+    `estimator` maps (rewards, groups, lengths) to advantages [rollouts]. They stand at every action token, discounted by
+    `gamma` a token from the end; `whiten` then normalises them over the batch's action tokens. `needs_groups` says that a
+    group of one learns nothing. `loss` names the policy loss, whose bounds are `clip_low`, `clip_high` and `dual_clip`; it
+    is averaged by `aggregation` (`length` is that of `constant_length`, in tokens). `kl_coef` times the `kl` estimate to
+    the initial model is added to the loss, or, as k1, taken from the reward of its token (`kl_in`). `correction` weighs
+    tokens by pi_old / mu.
     """
 
     name: str
-    estimator: Callable[[Tensor, Tensor], Tensor]
+    estimator: Estimator
     whiten: bool = False
     needs_groups: bool = True
+    gamma: float = 1.0
+    loss: str = "ppo"
     aggregation: str = "token_mean"
+    length: int | None = None
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = None
     kl: str = "k2"
     kl_coef: float = 0.0
+    kl_in: str = "loss"
     correction: str = "tis"
     paper: str = ""
 
     def __post_init__(self) -> None:
         for name, value, known in (
+            ("loss", self.loss, LOSSES),
             ("aggregation", self.aggregation, AGGREGATIONS),
             ("kl", self.kl, ESTIMATORS),
+            ("kl_in", self.kl_in, ("loss", "reward")),
             ("correction", self.correction, CORRECTIONS),
         ):
             if value not in known:
@@ -54,6 +70,7 @@ class Algorithm:
                 raise UserError(f"algorithm {self.name!r}: {name} is one of {', '.join(known)}, not {value!r}{hint}")
         for name, number, most in (
             ("kl_coef", self.kl_coef, math.inf),
+            ("gamma", self.gamma, 1.0),
             ("clip_low", self.clip_low, 1.0),
             ("clip_high", self.clip_high, math.inf),
             ("dual_clip", self.dual_clip or 0.0, math.inf),
@@ -61,17 +78,77 @@ class Algorithm:
             if not (math.isfinite(number) and 0 <= number <= most):
                 reach = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
                 raise UserError(f"algorithm {self.name!r}: {name} is a finite number {reach}, not {number}")
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise UserError(
+                f"algorithm {self.name!r}: dual_clip is above 1 + clip_high = {1 + self.clip_high:g}, not {self.dual_clip}"
+            )
 
     def with_options(self, **options: Any) -> "Algorithm":
         """The same algorithm with some parts replaced; options of None are skipped."""
         return replace(self, **{key: value for key, value in options.items() if value is not None})
 
+    def token_losses(self, logprobs: Tensor, old: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """The policy loss of every token [rows, tokens], of advantages `values` of that shape."""
+        return LOSSES[self.loss](self, logprobs, old, values, mask)
 
-REINFORCE_BASELINE = Algorithm(
-    "reinforce_baseline", advantages.centred, whiten=True, paper="REINFORCE++-baseline, arXiv 2501.03262"
+    def clipped(self, logprobs: Tensor, old: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Where the loss's bounds bind, as 0 or 1 [rows, tokens]; those of GSPO bind whole rows, those of SAPO never."""
+        low, high = self.clip_low, self.clip_high
+        if self.loss == "sapo":
+            return torch.zeros_like(mask)
+        if self.loss == "gspo":
+            logprobs = losses.sequence_log_ratio(logprobs, old, mask).expand_as(mask)
+            old = torch.zeros_like(logprobs)
+        if self.loss == "gmpo":  # its bounds are in log space
+            low, high = 1 - math.exp(-high), math.exp(high) - 1
+        return losses.clipped(logprobs, old, values, low, high)
+
+    def weights(self, mask: Tensor, owner: Tensor, groups: Tensor) -> Tensor:
+        """What every token's loss counts [rows, tokens]; `owner` and `groups` [rows]."""
+        return AGGREGATIONS[self.aggregation](mask, owner, groups, self.length)
+
+
+PolicyLoss: TypeAlias = Callable[[Algorithm, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+LOSSES: dict[str, PolicyLoss] = {
+    "ppo": lambda a, new, old, values, mask: losses.ppo(new, old, values, a.clip_low, a.clip_high, a.dual_clip),
+    "gspo": lambda a, new, old, values, mask: losses.gspo(new, old, values, mask, a.clip_low, a.clip_high),
+    "gmpo": lambda a, new, old, values, mask: losses.gmpo(new, old, values, mask, a.clip_high),
+    "cispo": lambda a, new, old, values, mask: losses.cispo(new, old, values, a.clip_low, a.clip_high),
+    "sapo": lambda a, new, old, values, mask: losses.sapo(new, old, values),
+}
+
+
+def _of_groups(estimator: Callable[[Tensor, Tensor], Tensor]) -> Estimator:
+    return lambda rewards, groups, lengths: estimator(rewards, groups)
+
+
+def _as_it_is(rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
+    return rewards
+
+
+_CENTRED, _GRPO = _of_groups(advantages.centred), _of_groups(advantages.grpo)
+_BY_SEQUENCE = "sequence_mean_token_mean"
+
+REINFORCE = Algorithm(
+    "reinforce", _as_it_is, whiten=True, needs_groups=False, kl_in="reward", paper="REINFORCE++, arXiv 2501.03262"
 )
-GRPO = Algorithm("grpo", advantages.grpo, aggregation="sequence_mean_token_mean", kl="k3", paper="arXiv 2402.03300")
-RLOO = Algorithm("rloo", advantages.rloo, aggregation="sequence_mean_token_sum", paper="arXiv 2402.14740")
+REINFORCE_BASELINE = Algorithm(
+    "reinforce_baseline", _CENTRED, whiten=True, paper="REINFORCE++-baseline, arXiv 2501.03262"
+)
+GRPO = Algorithm("grpo", _GRPO, aggregation=_BY_SEQUENCE, kl="k3", paper="arXiv 2402.03300")
+DR_GRPO = Algorithm("dr_grpo", _CENTRED, aggregation="constant_length", paper="arXiv 2503.20783")
+RLOO = Algorithm("rloo", _of_groups(advantages.rloo), aggregation="sequence_mean_token_sum", paper="arXiv 2402.14740")
+DAPO = Algorithm("dapo", _GRPO, clip_high=0.28, paper="arXiv 2503.14476")
+GSPO = Algorithm(
+    "gspo", _GRPO, loss="gspo", aggregation=_BY_SEQUENCE, clip_low=3e-4, clip_high=4e-4, paper="arXiv 2507.18071"
+)
+CISPO = Algorithm("cispo", _GRPO, loss="cispo", clip_low=1.0, clip_high=4.0, paper="arXiv 2506.13585")
+GMPO = Algorithm(
+    "gmpo", _GRPO, loss="gmpo", aggregation=_BY_SEQUENCE, clip_low=0.4, clip_high=0.4, paper="arXiv 2507.20673"
+)
+SAPO = Algorithm("sapo", _GRPO, loss="sapo", aggregation=_BY_SEQUENCE, paper="arXiv 2511.20347")
+OPO = Algorithm("opo", advantages.opo, paper="arXiv 2505.23585")
 
 
 def get_algorithm(name: str) -> Algorithm:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from envhub.rollout import Rollout
 from envhub.trainer import advantages
-from envhub.trainer.aggregation import AGGREGATIONS
 from envhub.trainer.algorithms import Algorithm
 from envhub.trajectory import Sample
 
@@ -18,7 +17,8 @@ class Rows:
     """The rows of an optimizer step, padded at the right to [rows, tokens].
 
     `mask` marks action tokens, `behaviour` holds the engine's logprobs there, `advantages` and `weights` (of the loss)
-    are 0 elsewhere. `lengths` [rows] counts real tokens, `owner` [rows] is the rollout's position.
+    are 0 elsewhere. `lengths` [rows] counts real tokens, `owner` [rows] is the rollout's position, `groups` [rows] the
+    number of its group.
     """
 
     token_ids: Tensor
@@ -28,6 +28,7 @@ class Rows:
     weights: Tensor
     lengths: Tensor
     owner: Tensor
+    groups: Tensor
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -48,11 +49,22 @@ class Rows:
         return Rows(
             self.token_ids[index, :width], self.mask[index, :width], self.behaviour[index, :width],
             self.advantages[index, :width], self.weights[index, :width], self.lengths[index], self.owner[index],
+            self.groups[index],
         )  # fmt: skip
 
 
 def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
-    """The training rows of scored rollouts: estimator over rollouts, then whitening and weights over tokens.
+    """The training rows of scored rollouts, with advantages and weights.
+
+    Raises ValueError when no rollout has an action token.
+    """
+    rows = token_rows(rollouts)
+    assign(rows, rollouts, algorithm)
+    return rows
+
+
+def token_rows(rollouts: Sequence[Rollout]) -> Rows:
+    """The tokens of rollouts; advantages and weights are 0 until `assign` sets them.
 
     Raises ValueError when no rollout has an action token.
     """
@@ -61,11 +73,6 @@ def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
     ]
     if not samples:
         raise ValueError("no rollout has a token to train on")
-    names = {group: number for number, group in enumerate(dict.fromkeys(r.group for r in rollouts))}
-    rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
-    groups = torch.tensor([names[rollout.group] for rollout in rollouts])
-    per_rollout = algorithm.estimator(rewards, groups)
-
     width = max(len(sample.token_ids) for _, sample in samples)
     token_ids = torch.zeros(len(samples), width, dtype=torch.long)
     mask, behaviour = torch.zeros(len(samples), width), torch.zeros(len(samples), width)
@@ -75,12 +82,33 @@ def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
         mask[row, :count] = torch.tensor(sample.mask, dtype=torch.float32)
         behaviour[row, :count] = torch.tensor(sample.logprobs)
     owner = torch.tensor([owner for owner, _ in samples])
-    values = per_rollout[owner][:, None] * mask
-    if algorithm.whiten:
-        values = advantages.whiten_tokens(values, mask)
     lengths = torch.tensor([len(sample.token_ids) for _, sample in samples])
-    weights = AGGREGATIONS[algorithm.aggregation](mask)
-    return Rows(token_ids, mask, behaviour, values, weights, lengths, owner)
+    empty = torch.zeros_like(mask)
+    return Rows(token_ids, mask, behaviour, empty, empty, lengths, owner, _group_numbers(rollouts)[owner])
+
+
+def assign(rows: Rows, rollouts: Sequence[Rollout], algorithm: Algorithm, divergence: Tensor | None = None) -> None:
+    """Set advantages and weights: estimator over rollouts, then discount, KL penalty and whitening over tokens.
+
+    `divergence` [rows, tokens] is the k1 estimate to the reference at the start of the step, where the algorithm takes
+    it from the reward of each token.
+    """
+    mask = rows.mask
+    rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
+    lengths = torch.zeros(len(rollouts)).index_add_(0, rows.owner, mask.sum(1))
+    per_rollout = algorithm.estimator(rewards, _group_numbers(rollouts), lengths)
+    token_rewards = advantages.at_last_action(per_rollout[rows.owner], mask)
+    if divergence is not None:
+        token_rewards = token_rewards - algorithm.kl_coef * divergence * mask
+    values = advantages.returns(token_rewards, mask, algorithm.gamma)
+    rows.advantages = advantages.whiten_tokens(values, mask) if algorithm.whiten else values
+    rows.weights = algorithm.weights(mask, rows.owner, rows.groups)
+
+
+def _group_numbers(rollouts: Sequence[Rollout]) -> Tensor:
+    """The number of each rollout's group, [rollouts]."""
+    names = {group: number for number, group in enumerate(dict.fromkeys(rollout.group for rollout in rollouts))}
+    return torch.tensor([names[rollout.group] for rollout in rollouts])
 
 
 def micro_batches(rows: Rows, token_budget: int) -> Iterator[Rows]:
@@ -93,7 +121,7 @@ def micro_batches(rows: Rows, token_budget: int) -> Iterator[Rows]:
         order = order[count:]
 
 
-def split(rows: Rows, parts: int, aggregation: str, generator: torch.Generator) -> list[Rows]:
+def split(rows: Rows, parts: int, algorithm: Algorithm, generator: torch.Generator) -> list[Rows]:
     """Shuffle the rows into `parts` batches for as many optimizer steps, each with the loss weights of its own rows."""
     if parts == 1:
         return [rows]
@@ -103,6 +131,6 @@ def split(rows: Rows, parts: int, aggregation: str, generator: torch.Generator) 
         chosen = order[part::parts]
         if chosen:
             picked = rows.select(chosen)
-            picked.weights = AGGREGATIONS[aggregation](picked.mask)
+            picked.weights = algorithm.weights(picked.mask, picked.owner, picked.groups)
             out.append(picked)
     return out

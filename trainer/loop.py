@@ -20,9 +20,9 @@ from envhub.limits import Limits
 from envhub.records import RolloutStore, RunFolder
 from envhub.rollout import Rollout
 from envhub.specs import EnvironmentSpec
-from envhub.trainer import checkpoint, metrics
+from envhub.trainer import checkpoint, kl, metrics
 from envhub.trainer.algorithms import Algorithm
-from envhub.trainer.batch import Rows, build_rows, split
+from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.progress import Progress
@@ -120,11 +120,12 @@ class Trainer:
         config, algorithm = self.config, self.algorithm
         if not any(segment.action_tokens for segment in (r.trajectory for r in rollouts)):
             return {}
-        rows = build_rows(rollouts, algorithm)
+        rows = token_rows(rollouts)
+        assign(rows, rollouts, algorithm, self._divergence(rows))
         several = config.updates_per_step > 1
         generator = torch.Generator().manual_seed(config.seed + self.step)
         reports = []
-        parts = split(rows, min(config.updates_per_step, len(rows)), algorithm.aggregation, generator)
+        parts = split(rows, min(config.updates_per_step, len(rows)), algorithm, generator)
         # With one optimizer step the policy is the one that sampled: no need to compute its logprobs beforehand.
         olds = [self.strategy.score(part, config.temperature) if several else None for part in parts]
         for part, old in zip(parts, olds, strict=True):
@@ -133,8 +134,17 @@ class Trainer:
         names = reports[0].metrics
         return {name: statistics.fmean(report.metrics[name] for report in reports) for name in names}
 
+    def _divergence(self, rows: Rows) -> torch.Tensor | None:
+        """The k1 estimate to the reference of each action token, where the algorithm takes it from the reward."""
+        if not self.algorithm.kl_coef or self.algorithm.kl_in != "reward":
+            return None
+        old, reference = (
+            self.strategy.score(rows, self.config.temperature, reference=which) for which in (False, True)
+        )
+        return kl.k1(old, reference)
+
     def _reference(self, rows: Rows) -> torch.Tensor | None:
-        if not self.algorithm.kl_coef:
+        if not self.algorithm.kl_coef or self.algorithm.kl_in != "loss":
             return None
         return self.strategy.score(rows, self.config.temperature, reference=True)
 

@@ -47,6 +47,8 @@ def plan(config: TrainConfig) -> tuple[Algorithm, EnvironmentSpec, Limits]:
     limits = driver.limits.replace(
         max_turns=config.max_turns, max_turn_tokens=config.max_turn_tokens, max_episode_tokens=config.max_episode_tokens
     )
+    if algorithm.aggregation == "constant_length" and algorithm.length is None:
+        algorithm = algorithm.with_options(length=_longest(limits))
     engine = make_engine(config.engine, config.model, options=_engine_options(config))
     if engine.speaks != "tokens":
         raise UserError(f"engine {engine.name!r} gives text and no token ids, so nothing can be trained on it")
@@ -56,6 +58,12 @@ def plan(config: TrainConfig) -> tuple[Algorithm, EnvironmentSpec, Limits]:
     for split in (config.split, config.eval_split) if config.eval_tasks else (config.split,):
         driver.tasks.get(split, 0, config.seed)
     return algorithm, found, limits
+
+
+def _longest(limits: Limits) -> int:
+    """The most tokens that an episode may sample."""
+    turns = limits.max_turns * limits.max_turn_tokens
+    return turns if limits.max_episode_tokens is None else min(turns, limits.max_episode_tokens)
 
 
 async def train(config: TrainConfig, *, resume: Path | None = None, progress: Progress | None = None) -> Path:

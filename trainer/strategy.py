@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from envhub.agents.engines.precision import choose_device, fast_dtype
-from envhub.trainer import corrections, losses
+from envhub.trainer import corrections
 from envhub.trainer.algorithms import CORRECTIONS, Algorithm
 from envhub.trainer.batch import Rows, micro_batches
 from envhub.trainer.kl import ESTIMATORS
@@ -152,12 +152,12 @@ class TorchStrategy(Strategy):
         mask, behaviour = part.mask.to(self.device), part.behaviour.to(self.device)
         values, weights = part.advantages.to(self.device), part.weights.to(self.device)
         anchor = logprobs.detach() if old is None else old
-        token_loss = losses.ppo(logprobs, anchor, values, algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip)
+        token_loss = algorithm.token_losses(logprobs, anchor, values, mask)
         importance = corrections.importance(anchor, behaviour)
         correct = CORRECTIONS[algorithm.correction]
         if correct is not None:
-            token_loss = token_loss * correct(importance)
-        if ref is not None and algorithm.kl_coef:
+            token_loss = token_loss * correct(anchor, behaviour, mask)
+        if ref is not None and algorithm.kl_coef and algorithm.kl_in == "loss":
             divergence = ESTIMATORS[algorithm.kl](logprobs, ref)
             token_loss = token_loss + algorithm.kl_coef * divergence
             _add(sums, "kl", (divergence.detach() * mask).sum())
@@ -170,7 +170,7 @@ class TorchStrategy(Strategy):
         _add(
             sums,
             "clipped",
-            (losses.clipped(logprobs, anchor, values, algorithm.clip_low, algorithm.clip_high) * mask).sum(),
+            (algorithm.clipped(logprobs, anchor, values, mask) * mask).sum(),
         )
         _add(sums, "mismatch_k3", ((difference.exp() - difference - 1) * mask).sum())
         _add(sums, "importance", (importance * mask).sum())

@@ -1,12 +1,14 @@
 """Rows, micro-batches, and the gradient that no partition may change."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envhub.trainer.algorithms import GRPO, REINFORCE_BASELINE, RLOO, get_algorithm
-from envhub.trainer.batch import build_rows, micro_batches, split
+from envhub.trainer.algorithms import GRPO, REINFORCE, REINFORCE_BASELINE, RLOO, get_algorithm
+from envhub.trainer.batch import assign, build_rows, micro_batches, split, token_rows
 from envhub.trainer.strategy import Optimization, TorchStrategy
 
 
@@ -48,7 +50,7 @@ def test_micro_batches_hold_every_row_once_within_the_budget(make_rollout, lengt
 
 def test_several_updates_hold_every_row_once_with_weights_of_their_own(make_rollout):
     rows = build_rows([make_rollout([([3], [4] * (i + 1))], float(i)) for i in range(6)], RLOO)
-    parts = split(rows, 3, "sequence_mean_token_sum", torch.Generator().manual_seed(0))
+    parts = split(rows, 3, RLOO, torch.Generator().manual_seed(0))
     assert sorted(int(i) for part in parts for i in part.owner) == list(range(6))
     assert all(part.weights[part.mask.bool()].tolist() == [0.5] * part.action_tokens for part in parts)
 
@@ -65,9 +67,12 @@ def gradient(path, rows, algorithm, micro_tokens):
     return kept, report
 
 
-@pytest.mark.parametrize("name", ["reinforce_baseline", "grpo", "rloo"])
+NAMES = ["reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "gmpo", "sapo", "opo"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_no_partition_into_micro_batches_changes_the_gradient(tiny_path, make_rollout, name):
-    algorithm = get_algorithm(name)
+    algorithm = get_algorithm(name).with_options(length=8)
     rollouts = [make_rollout([([3, 4], [5 + i] * (i + 1)), ([9], [8])], float(i % 3), f"g{i // 4}") for i in range(8)]
     rows = build_rows(rollouts, algorithm)
     whole, _ = gradient(tiny_path, rows, algorithm, 100_000)
@@ -76,6 +81,19 @@ def test_no_partition_into_micro_batches_changes_the_gradient(tiny_path, make_ro
     assert largest > 0
     for parameter, value in whole.items():
         assert torch.allclose(value, parted[parameter], atol=1e-6 * max(1.0, largest)), parameter
+
+
+def test_a_penalty_in_the_reward_reaches_the_tokens_before_it(make_rollout):
+    rollouts = [make_rollout([([3], [4, 5]), ([9], [6])], 1.0), make_rollout([([3], [7])], 0.0)]
+    rows = token_rows(rollouts)
+    algorithm = replace(REINFORCE, kl_coef=0.5, gamma=0.5, whiten=False)
+    divergence = torch.full_like(rows.mask, 0.2)
+    assign(rows, rollouts, algorithm, divergence)
+    third = 1.0 - 0.1
+    second = -0.1 + 0.5 * third
+    first = -0.1 + 0.5 * second
+    assert torch.allclose(rows.advantages[0], torch.tensor([0, first, second, 0, third]))
+    assert torch.allclose(rows.advantages[1], torch.tensor([0, -0.1, 0, 0, 0]))
 
 
 def test_one_turn_or_several_give_the_same_gradient_for_the_same_tokens(tiny_path, make_rollout):

@@ -17,7 +17,12 @@ LOSSES = {
     "cispo": lambda new, old, values, mask: losses.cispo(new, old, values),
     "sapo": lambda new, old, values, mask: losses.sapo(new, old, values),
 }
-WEIGHTS = {**aggregation.AGGREGATIONS, "constant_length": lambda mask: aggregation.constant_length(mask, 7)}
+
+
+def weigh(name: str, mask: torch.Tensor) -> torch.Tensor:
+    """The weights of rows of one rollout each, two of a group."""
+    rows = torch.arange(len(mask))
+    return aggregation.AGGREGATIONS[name](mask, rows, rows // 2, 7)
 
 
 def gradient_of(loss: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
@@ -48,10 +53,10 @@ def test_on_policy_every_loss_has_the_score_functions_gradient(batch, name):
     assert torch.allclose(gradient_of(loss, new), -values * weights, atol=1e-12)
 
 
-@given(batches(most=50.0), st.sampled_from(sorted(LOSSES)), st.sampled_from(sorted(WEIGHTS)))
-def test_nothing_is_ever_nan(batch, name, weigh):
+@given(batches(most=50.0), st.sampled_from(sorted(LOSSES)), st.sampled_from(sorted(aggregation.AGGREGATIONS)))
+def test_nothing_is_ever_nan(batch, name, aggregate):
     new, old, values, mask = batch
-    loss = (LOSSES[name](new, old, values, mask) * WEIGHTS[weigh](mask)).sum()
+    loss = (LOSSES[name](new, old, values, mask) * weigh(aggregate, mask)).sum()
     assert torch.isfinite(loss)
     assert torch.isfinite(gradient_of(loss, new)).all()
     for tensor in (
@@ -178,13 +183,15 @@ def test_rows_may_come_in_any_order_and_padding_counts_nothing(batch, rng):
     new, old, values, mask = batch
     order = list(range(len(mask)))
     rng.shuffle(order)
-    for weigh in WEIGHTS.values():
-        whole = gradient_of((losses.ppo(new, old, values) * weigh(mask)).sum(), new)
+    rows = torch.arange(len(mask))
+    for aggregate in aggregation.AGGREGATIONS.values():
+        whole = gradient_of((losses.ppo(new, old, values) * aggregate(mask, rows, rows // 2, 7)).sum(), new)
         other = new.detach()[order].requires_grad_()
         padded = torch.cat([mask[order], torch.zeros(len(mask), 2, dtype=mask.dtype)], 1)
-        weights = weigh(padded)[:, : mask.shape[1]]
-        moved = gradient_of((losses.ppo(other, old[order], values[order]) * weights).sum(), other)
-        assert torch.allclose(whole[order], moved)
+        moved = rows[order]
+        weights = aggregate(padded, moved, moved // 2, 7)[:, : mask.shape[1]]
+        again = gradient_of((losses.ppo(other, old[order], values[order]) * weights).sum(), other)
+        assert torch.allclose(whole[order], again)
 
 
 @given(batches())
