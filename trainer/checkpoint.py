@@ -1,8 +1,6 @@
 """Checkpoints: written beside the old ones, synced, then renamed, so that a reader finds a whole one or none."""
 
-import json
 import os
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -13,15 +11,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
-from envhub.agents.engines.loading import earlier_checkpoint
+from envhub import strict_json
+from envhub.agents.engines import checkpoints
 from envhub.agents.models import ModelError, ModelSource, resolve_model
 from envhub.errors import UserError
 from envhub.home import write_atomically
 from envhub.ledger import Ledger, LedgerError
 from envhub.trainer.strategy import Strategy
 
-_NAME = re.compile(r"step-(\d+)")
-_META, _STATE, _MODEL = "checkpoint.json", "trainer.pt", "model"
+_STATE, _MODEL = "trainer.pt", "model"
 
 
 class Place(BaseModel):
@@ -66,7 +64,7 @@ class Checkpoint:
     def meta(self) -> "Meta":
         """What the loop saved with it. Raises UserError when the file is damaged."""
         try:
-            value = json.loads((self.path / _META).read_bytes())
+            value = strict_json.loads((self.path / checkpoints.META).read_bytes())
             meta = Meta.model_validate(value, strict=True)
             if meta.step != self.step:
                 raise ValueError(f"it is of step {meta.step}")
@@ -74,9 +72,9 @@ class Checkpoint:
         except ValidationError as problem:
             first = problem.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
-            raise self.damaged(_META, f"{place}: {first['msg']}") from None
-        except (OSError, ValueError, RecursionError, LedgerError) as problem:
-            raise self.damaged(_META, problem) from problem
+            raise self.damaged(checkpoints.META, f"{place}: {first['msg']}") from None
+        except (OSError, ValueError, LedgerError) as problem:
+            raise self.damaged(checkpoints.META, problem) from problem
         return meta
 
     def source(self) -> ModelSource:
@@ -99,7 +97,7 @@ class Checkpoint:
 
     def damaged(self, file: str, problem: object) -> UserError:
         """The error for a damaged file of this checkpoint, with what to do about it."""
-        earlier = earlier_checkpoint(self.path)
+        earlier = checkpoints.earlier(self.path)
         remedy = (
             "no earlier one is there, so start a new run"
             if earlier is None
@@ -111,7 +109,7 @@ class Checkpoint:
 
 def save(folder: Path, strategy: Strategy, tokenizer: Any, meta: Meta, keep: int) -> Checkpoint:
     """Write the checkpoint of a step, then remove all but the newest `keep`. Raises UserError; the old ones stay then."""
-    target = folder / f"step-{meta.step:06d}"
+    target = folder / checkpoints.folder_name(meta.step)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".writing-*"):
@@ -121,7 +119,7 @@ def save(folder: Path, strategy: Strategy, tokenizer: Any, meta: Meta, keep: int
             strategy.save_model(writing / _MODEL)
             tokenizer.save_pretrained(writing / _MODEL)
             torch.save(strategy.state(), writing / _STATE)
-            write_atomically(writing / _META, meta.model_dump_json(indent=2))
+            write_atomically(writing / checkpoints.META, meta.model_dump_json(indent=2))
             _sync(writing)
             writing.chmod(0o755)
             if target.exists():
@@ -140,10 +138,7 @@ def save(folder: Path, strategy: Strategy, tokenizer: Any, meta: Meta, keep: int
 
 def finished(folder: Path) -> list[Checkpoint]:
     """The finished checkpoints of a run, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [Checkpoint(step, path) for step, path in sorted(found) if (path / _META).is_file()]
+    return [Checkpoint(step, path) for step, path in checkpoints.finished(folder)]
 
 
 def _sync(folder: Path) -> None:

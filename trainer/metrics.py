@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envhub import strict_json
 from envhub.errors import DataError
 from envhub.home import write_atomically
 from envhub.records import JsonlWriter
@@ -58,10 +59,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def _row(line: bytes, place: str) -> dict[str, Any]:
     remedy = "remove that line to go on without it"
     try:
-        row = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        row = strict_json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
         raise DataError(f"{place}: not UTF-8; {remedy}") from None
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise DataError(f"{place}: not JSON: {problem}; {remedy}") from None
     if not isinstance(row, dict):
         raise DataError(f"{place}: a row of metrics is an object, not {type(row).__name__}; {remedy}")
@@ -78,10 +79,6 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise DataError(f"{place}: {name} is a number or null, not {value!r}; {remedy}")
     return row
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
 
 
 def forget_after(folder: Path, step: int) -> None:

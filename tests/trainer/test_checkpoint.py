@@ -108,6 +108,12 @@ def test_a_description_with_wrong_values_is_refused(saved: checkpoint.Checkpoint
     refused(saved, "checkpoint.json", saved.meta, said)
 
 
+def test_a_description_that_says_something_twice_is_refused(saved: checkpoint.Checkpoint):
+    file = saved.path / "checkpoint.json"
+    file.write_text(file.read_text().replace("{", '{"version": 1,', 1))
+    refused(saved, "checkpoint.json", saved.meta, "'version' twice")
+
+
 def test_a_description_without_one_of_its_keys_is_refused(saved: checkpoint.Checkpoint):
     file = saved.path / "checkpoint.json"
     whole = json.loads(file.read_text())

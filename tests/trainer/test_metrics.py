@@ -51,6 +51,7 @@ def test_a_line_that_a_killed_run_did_not_finish_is_dropped(tmp_path: Path, left
         (row(float("nan")), "NaN"),
         (row(2).replace("0.5", "Infinity"), "Infinity"),
         ('{"step": 2, "kind": "tr', "JSON"),
+        (row(2).replace("{", '{"step": 1, '), "'step' twice"),
         ("[" * 100_000, "JSON"),
         ('{"step": ' + "9" * 5000 + "}", "JSON"),
         (json.dumps({"step": 2, "reward": 0.5, "passed": 0.5}), "kind"),

@@ -1,0 +1,37 @@
+"""The layout of a run's checkpoints, as the trainer writes them and a loader looks for an earlier one."""
+
+import re
+from pathlib import Path
+
+META = "checkpoint.json"
+"""The file that is written last: a folder without it is no finished checkpoint."""
+
+_NAME = re.compile(r"step-(\d+)")
+
+
+def folder_name(step: int) -> str:
+    """The name of the folder of a step's checkpoint."""
+    return f"step-{step:06d}"
+
+
+def step_of(folder: Path) -> int | None:
+    """The step of a checkpoint's folder, by its name; None where it is none."""
+    match = _NAME.fullmatch(folder.name)
+    return None if match is None else int(match[1])
+
+
+def finished(folder: Path) -> list[tuple[int, Path]]:
+    """Step and folder of the finished checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
+    return [(step, path) for step, path in sorted(found) if (path / META).is_file()]
+
+
+def earlier(checkpoint: Path) -> Path | None:
+    """The newest finished checkpoint beside a checkpoint's folder that is older than it; None where there is none."""
+    own = step_of(checkpoint)
+    if own is None:
+        return None
+    older = [path for step, path in finished(checkpoint.parent) if step < own]
+    return older[-1] if older else None
