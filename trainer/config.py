@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from envhub.agents.engines.base import Temperature
+from envhub.agents.engines.base import Seed, Temperature, TokenCount, TurnCount
 from envhub.environment import validate_config
 from envhub.errors import UserError
 
@@ -20,7 +20,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
              "learning_rate": 1e-3, "micro_tokens": 2048, "concurrency": 16, "model": "tiny", "engine": "transformers"},
 }  # fmt: skip
 
-LARGEST_SEED = 2**63 - 1
 _MOST_ROLLOUTS = 1_000_000  # of a step, and of an evaluation
 
 
@@ -42,7 +41,7 @@ class TrainConfig(BaseModel):
     preset: Literal["auto", "cpu", "gpu", "test"] = Field("auto", description="sizes that fit a machine; auto looks")
     device: str = Field("auto", description="device of the trainer: auto, cpu or cuda")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="arithmetic of the trainer's model")
-    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="of task order and sampling")
+    seed: Seed = Field(0, description="of task order and sampling")
     split: str = Field("train", description="split of the task set to train on")
 
     steps: int = Field(100, ge=1, le=10_000_000, description="training steps, in all (a resumed run goes on up to it)")
@@ -55,19 +54,17 @@ class TrainConfig(BaseModel):
     concurrency: int = Field(64, ge=1, le=65_536, description="rollouts that run at once")
     retries: int = Field(2, ge=0, le=1_000, description="new attempts after a fault")
 
-    temperature: float = Field(1.0, ge=0.01, le=2, description="sampling temperature")
-    max_turns: int | None = Field(
-        None, ge=1, le=100_000, description="turns of an episode (default: the environment's)"
+    temperature: Temperature = Field(1.0, gt=0, description="sampling temperature")
+    max_turns: TurnCount | None = Field(None, description="turns of an episode (default: the environment's)")
+    max_turn_tokens: TokenCount | None = Field(
+        None, description="sampled tokens of a turn (default: the environment's)"
     )
-    max_turn_tokens: int | None = Field(
-        None, ge=1, le=10_000_000, description="sampled tokens of a turn (default: the environment's)"
-    )
-    max_episode_tokens: int | None = Field(None, ge=1, le=100_000_000, description="sampled tokens of an episode")
+    max_episode_tokens: TokenCount | None = Field(None, description="sampled tokens of an episode")
 
     learning_rate: float = Field(1e-6, gt=0, description="of AdamW, constant")
     weight_decay: float = Field(0.0, ge=0, description="of AdamW, on matrices")
     clip_norm: float = Field(1.0, ge=0, description="largest gradient norm (0: any)")
-    micro_tokens: int = Field(4096, ge=1, le=10_000_000, description="tokens of a micro-batch, with padding")
+    micro_tokens: TokenCount = Field(4096, description="tokens of a micro-batch, with padding")
     gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
     kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the initial model")
     clip_low: float | None = Field(None, gt=0, lt=1, description="lower clip of the ratio")

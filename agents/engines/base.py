@@ -11,6 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from envhub.messages import Action, ActionLike, ImagePart, Message, ToolSpec
 from envhub.tasks import Task
 
+MOST_TOKENS, MOST_TURNS = 1_000_000_000, 1_000_000
+"""Of an episode, and so of any part of it; the bounds of `envhub.limits.Limits`."""
+
 _COLDEST = 0.01
 
 
@@ -21,6 +24,11 @@ def _computable(temperature: float) -> float:
 
 
 Temperature: TypeAlias = Annotated[float, Field(ge=0, le=2), AfterValidator(_computable)]
+Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**63 - 1)]
+TokenCount: TypeAlias = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+ContextLength: TypeAlias = Annotated[int, Field(ge=2, le=MOST_TOKENS)]
+TurnCount: TypeAlias = Annotated[int, Field(ge=1, le=MOST_TURNS)]
+BatchSize: TypeAlias = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class SamplingParams(BaseModel):
@@ -37,8 +45,8 @@ class SamplingParams(BaseModel):
     temperature: Temperature = 1.0
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, le=1_000_000)
-    max_tokens: int | None = Field(None, ge=1, le=100_000_000)
-    min_tokens: int = Field(0, ge=0, le=100_000_000)
+    max_tokens: TokenCount | None = None
+    min_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
 

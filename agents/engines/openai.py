@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, SamplingParams
+from envhub.agents.engines.base import ContextLength, Engine, EngineStats, Generation, Request, SamplingParams
 from envhub.environment import validate_config
 from envhub.errors import EngineFault, UserError
 from envhub.messages import Action, Message, ToolCall
@@ -44,7 +44,7 @@ class OpenAIOptions(BaseModel):
     timeout: float = Field(120.0, gt=0, le=86_400)
     retries: int = Field(4, ge=0, le=1_000)
     retry_seconds: float = Field(0.5, ge=0, le=86_400)
-    max_context: int | None = Field(None, ge=1, le=100_000_000)
+    max_context: ContextLength | None = None
     extra_body: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("base_url")

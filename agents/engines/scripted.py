@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, Seed, WeightUpdate
 from envhub.agents.rendering.bytes import END, ByteRenderer
 from envhub.environment import validate_config
 from envhub.errors import EngineFault, UserError, did_you_mean
@@ -33,7 +33,7 @@ class ScriptedOptions(BaseModel):
 
     latency: float = Field(0.0, ge=0, le=86_400)
     fail_every: int = Field(0, ge=0, le=1_000_000_000)
-    seed: int = Field(0, ge=0, le=2**63 - 1)
+    seed: Seed = 0
 
 
 class ScriptedEngine(Engine):

@@ -8,9 +8,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
-from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.base import (
+    BatchSize,
+    ContextLength,
+    Engine,
+    EngineStats,
+    Generation,
+    Request,
+    Seed,
+    WeightUpdate,
+)
 from envhub.agents.engines.precision import DTYPES, choose_device, fast_dtype
 from envhub.agents.engines.weights import iterate_file
 from envhub.environment import validate_config
@@ -34,9 +43,9 @@ class TransformersOptions(BaseModel):
 
     dtype: str = "auto"
     device: str = "auto"
-    max_context: int | None = Field(None, ge=2, le=100_000_000)
-    max_batch: int = Field(32, ge=1, le=65_536)
-    seed: int = Field(0, ge=0, le=2**63 - 1)
+    max_context: ContextLength | None = None
+    max_batch: BatchSize = 32
+    seed: Seed = 0
 
     @field_validator("dtype")
     @classmethod

@@ -13,7 +13,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from envhub.agents.engines.base import Engine, EngineStats, Generation, Request, WeightUpdate
+from envhub.agents.engines.base import (
+    BatchSize,
+    ContextLength,
+    Engine,
+    EngineStats,
+    Generation,
+    Request,
+    Seed,
+    WeightUpdate,
+)
 from envhub.agents.engines.guardian import Guardian
 from envhub.agents.engines.loading import refuse_damaged
 from envhub.agents.engines.precision import fast_dtype
@@ -41,13 +50,13 @@ class VllmOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     dtype: str = "auto"
-    max_context: int | None = Field(None, ge=2, le=100_000_000)
-    max_batch: int = Field(128, ge=1, le=65_536)
+    max_context: ContextLength | None = None
+    max_batch: BatchSize = 128
     kv_cache_gib: float = Field(1.0, gt=0, le=65_536)
     gpu_memory: float = Field(0.85, gt=0, le=1)
     tensor_parallel: int = Field(1, ge=1, le=1_024)
     threads: str = "auto"
-    seed: int = Field(0, ge=0, le=2**63 - 1)
+    seed: Seed = 0
     eager: bool | None = None
     prefix_caching: bool = True
     start_seconds: float = Field(600.0, gt=0, le=86_400)

@@ -1,8 +1,12 @@
 """The configuration of a run: presets, files, flags, and mistakes."""
 
+from typing import get_type_hints
+
 import pytest
+from pydantic import ValidationError
 
 from envhub.errors import UserError
+from envhub.limits import Limits
 from envhub.trainer.algorithms import GRPO, get_algorithm
 from envhub.trainer.config import TrainConfig, resolve
 from envhub.trainer.data import TaskSampler
@@ -50,7 +54,8 @@ def test_a_plan_that_cannot_work_is_refused_before_anything_starts(values, said)
 
 
 def fields_of(kind: type) -> list[str]:
-    return [name for name, field in TrainConfig.model_fields.items() if field.annotation in (kind, kind | None)]
+    hints = get_type_hints(TrainConfig)  # without what is annotated
+    return [name for name in TrainConfig.model_fields if hints[name] in (kind, kind | None)]
 
 
 @pytest.mark.parametrize("name", fields_of(int))
@@ -75,6 +80,27 @@ def test_sizes_of_large_runs_are_taken():
          "max_turns": 1000, "max_turn_tokens": 131_072, "micro_tokens": 262_144, "seed": 2**63 - 1}
     )  # fmt: skip
     assert config.seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("name", ["max_turns", "max_turn_tokens", "max_episode_tokens"])
+@pytest.mark.parametrize("value", [0, 1, 1_000_000, 1_000_001, 10**9, 10**9 + 1])
+def test_a_limit_of_a_run_is_one_of_an_episode_and_the_other_way_round(name, value):
+    try:
+        Limits(**{name: value})
+    except ValidationError:
+        with pytest.raises(UserError, match=f"{name}: "):
+            resolve({"preset": "test", "env": "guess_number", name: value})
+    else:
+        assert getattr(resolve({"preset": "test", "env": "guess_number", name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0, "greater than 0"), (0.005, "at least 0.01"), (2.5, "less than or equal")]
+)
+def test_training_samples_at_a_temperature_that_can_be_computed(value, said):
+    with pytest.raises(UserError, match=f"temperature: .*{said}"):
+        resolve({"preset": "test", "env": "guess_number", "temperature": value})
+    assert resolve({"preset": "test", "env": "guess_number", "temperature": 0.01}).temperature == 0.01
 
 
 @pytest.mark.parametrize(
