@@ -31,13 +31,20 @@ class BrokenProtocolError(Exception):
     """The process sent something other than the one reply that was asked for."""
 
 
+class SubmissionError(Exception):
+    """The submission cannot go on; `result` is why."""
+
+    def __init__(self, result: CallResult) -> None:
+        self.result = result
+
+
 def _parse_int(text: str) -> int:
     if len(text) > 4301:
         raise TooLargeError("an integer of more than 4300 digits")
     return int(text)
 
 
-async def read_frame(reader: asyncio.StreamReader, limit: int) -> Any:
+async def _read_frame(reader: asyncio.StreamReader, limit: int) -> Any:
     """One frame's data. Raises `IncompleteReadError` at the end, `TooLargeError`, `BrokenProtocolError`."""
     size = int.from_bytes(await reader.readexactly(4), "big")
     if size > limit:
@@ -51,7 +58,7 @@ async def read_frame(reader: asyncio.StreamReader, limit: int) -> Any:
         raise BrokenProtocolError("not a frame") from error
 
 
-def parse_reply(data: Any, nonce: str) -> CallResult:
+def _parse_reply(data: Any, nonce: str) -> CallResult:
     if not isinstance(data, dict) or data.get("i") != nonce or set(data) not in ({"i", "r"}, {"i", "e"}):
         raise BrokenProtocolError("a reply to no request")
     if "r" in data:
@@ -153,7 +160,7 @@ class Box:
             )
         )
         await self._control.drain()
-        ready = await read_frame(self._control_reader, 1 << 16)
+        ready = await _read_frame(self._control_reader, 1 << 16)
         if "started" not in ready:
             raise EnvironmentFault(f"the sandbox could not confine a process: {ready.get('fault')}")
         self.started = time.monotonic()
@@ -195,7 +202,7 @@ class Box:
         self._drains.append(asyncio.create_task(self._drain(reader, kept)))
 
     async def _read_report(self) -> None:
-        self.status = await read_frame(self._control_reader, 1 << 16)
+        self.status = await _read_frame(self._control_reader, 1 << 16)
         await asyncio.gather(*self._drains)
 
     async def _drain(self, reader: asyncio.StreamReader, kept: bytearray) -> None:
@@ -208,15 +215,24 @@ class Box:
                 self.stop()
 
     async def exchange(self, request: dict[str, object], limit: int) -> Any:
-        """Send one frame and read one of at most `limit` bytes. Raises what `read_frame` does, and `ConnectionError`."""
+        """Send one frame and read one of at most `limit` bytes. Raises what `_read_frame` does, and `ConnectionError`."""
         self.requests.write(frame(request))
         await self.requests.drain()
-        return await read_frame(self.replies, limit)
+        return await _read_frame(self.replies, limit)
 
     async def ask(self, request: dict[str, object]) -> CallResult:
-        """The answer of a served submission to one request. Raises as `exchange` does."""
+        """The answer of a served submission to one request.
+
+        Raises `SubmissionError` for what is no answer, `IncompleteReadError` or `ConnectionError` where none comes.
+        """
         nonce = secrets.token_hex(8)
-        return parse_reply(await self.exchange({"i": nonce, **request}, (self.limits.result_kb << 10) + 1024), nonce)
+        try:
+            data = await self.exchange({"i": nonce, **request}, (self.limits.result_kb << 10) + 1024)
+            return _parse_reply(data, nonce)
+        except TooLargeError as error:
+            raise SubmissionError(CallResult(RunOutcome.result_limit, error=str(error))) from None
+        except BrokenProtocolError as error:
+            raise SubmissionError(CallResult(RunOutcome.error, error=f"the process sent {error}")) from None
 
     def stop(self) -> None:
         """Ask the supervisor to kill everything; it still reports and cleans up."""
@@ -244,7 +260,7 @@ class Box:
         """What the program itself called its failure; only a name for one, it never makes a success."""
         try:
             async with asyncio.timeout(1.0):
-                return parse_reply(await read_frame(self.replies, 1 << 16), "").outcome
+                return _parse_reply(await _read_frame(self.replies, 1 << 16), "").outcome
         except (TooLargeError, BrokenProtocolError, EOFError, ConnectionError, TimeoutError):
             return RunOutcome.error
 

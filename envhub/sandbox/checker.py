@@ -24,7 +24,7 @@ class _CannotSendError(BaseException):
     """The tests hand over an argument that no process but theirs can hold."""
 
 
-class _Kept(Handle):
+class _RemoteObject(Handle):
     """An object of the submission. Attributes can be set (`root.left = Node(2)`), never read."""
 
     def __init__(self, number: int, submission: "_Submission") -> None:
@@ -48,7 +48,7 @@ class _Submission:
         with self._turn:
             reply = self._ask(request)
         if "r" in reply:
-            return decode(reply["r"], handle=lambda number: _Kept(number, self))
+            return decode(reply["r"], handle=lambda number: _RemoteObject(number, self))
         described = reply["e"]
         assert isinstance(described, list)
         error = _error(*described)
@@ -79,12 +79,12 @@ def _error(message: str, name: str, arguments: "list[object]") -> BaseException:
         kind = RuntimeError
     if issubclass(kind, StopIteration | StopAsyncIteration):
         return RuntimeError(message)
-    for base in kind.__mro__:
+    bases = iter(kind.__mro__)
+    while True:  # up to Exception, which takes any arguments
         try:
-            return base(*arguments)  # type: ignore[no-any-return]
-        except TypeError:  # some take arguments of their own, such as UnicodeDecodeError
+            return next(bases)(*arguments)  # type: ignore[no-any-return]
+        except (TypeError, ValueError, OverflowError):  # some take their own, such as UnicodeDecodeError
             continue
-    return RuntimeError(message)
 
 
 def run_tests(program: str, names: "list[str]", ask: Ask) -> "list[str]":

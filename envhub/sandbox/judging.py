@@ -6,13 +6,14 @@ import builtins
 import secrets
 import sys
 from collections.abc import Awaitable
-from typing import Any
+from typing import TypeVar
 
 from envhub.errors import EnvironmentFault
 from envhub.sandbox.base import CallResult, RunOutcome
-from envhub.sandbox.box import Box, BrokenProtocolError
+from envhub.sandbox.box import Box, BrokenProtocolError, SubmissionError
 from envhub.sandbox.wire import Handle, TooLargeError, encode
 
+_T = TypeVar("_T")
 _REQUEST_BYTES = 64 << 20
 _FINAL = ("BaseException", "BaseExceptionGroup", "GeneratorExit", "KeyboardInterrupt", "SystemExit")
 
@@ -22,11 +23,6 @@ class EndedError(Exception):
 
     def __init__(self, box: Box) -> None:
         self.box = box
-
-
-class _SubmissionError(Exception):
-    def __init__(self, result: CallResult) -> None:
-        self.result = result
 
 
 def completed(tests: str, entry: str) -> tuple[str, list[str]]:
@@ -64,7 +60,7 @@ async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
     Raises `EndedError` when a process ends before its time, `EnvironmentFault` when the tests cannot be run.
     """
     try:
-        loaded = await _answer(submission, {})
+        loaded = await _sent(submission, submission.ask({}))
         if loaded.outcome is not RunOutcome.ok:
             return loaded
         nonce = secrets.token_hex(8)
@@ -72,7 +68,7 @@ async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
         while True:
             match message:
                 case {"i": str(given), "c": {"f": str(name), "a": arguments, "k": keywords}} if given == nonce:
-                    answer = await _answer(submission, {"f": name, "a": arguments, "k": keywords})
+                    answer = await _sent(submission, submission.ask({"f": name, "a": arguments, "k": keywords}))
                     reply = _reply(answer, name == entry, submission.limits.result_kb << 10)
                     message = await _sent(checker, checker.exchange(reply, _REQUEST_BYTES))
                 case {"i": str(given), "v": [str(verdict), str(detail)]} if given == nonce:
@@ -81,26 +77,17 @@ async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
                     raise EnvironmentFault(
                         f"a test program sent what is neither a call nor a verdict: {message!r:.200}"
                     )
-    except _SubmissionError as error:
+    except SubmissionError as error:
         return error.result
     except (TooLargeError, BrokenProtocolError) as error:
         raise EnvironmentFault(f"a test program sent {error}") from error
 
 
-async def _sent(box: Box, exchange: Awaitable[Any]) -> Any:
+async def _sent(box: Box, exchange: Awaitable[_T]) -> _T:
     try:
         return await exchange
     except (asyncio.IncompleteReadError, ConnectionError):
         raise EndedError(box) from None
-
-
-async def _answer(box: Box, request: dict[str, object]) -> CallResult:
-    try:
-        return await _sent(box, box.ask(request))  # type: ignore[no-any-return]
-    except TooLargeError as error:
-        raise _SubmissionError(CallResult(RunOutcome.result_limit, error=str(error))) from None
-    except BrokenProtocolError as error:
-        raise _SubmissionError(CallResult(RunOutcome.error, error=f"the process sent {error}")) from None
 
 
 def _reply(result: CallResult, entry: bool, budget: int) -> dict[str, object]:
@@ -109,15 +96,15 @@ def _reply(result: CallResult, entry: bool, budget: int) -> dict[str, object]:
         try:
             return {"r": encode(result.value, budget, other=_refused if entry else _handle)}
         except TooLargeError as error:
-            raise _SubmissionError(CallResult(RunOutcome.result_limit, error=str(error))) from None
+            raise SubmissionError(CallResult(RunOutcome.result_limit, error=str(error))) from None
     if result.outcome is not RunOutcome.error or not result.raised or result.raised[0] in _FINAL:
-        raise _SubmissionError(result)
+        raise SubmissionError(result)
     return {"e": [result.error, result.raised[0], list(result.raised[1:])]}
 
 
 def _refused(value: object) -> object:
     text = f"returned {value!r}, which is no plain value; only built-in types can be compared"
-    raise _SubmissionError(CallResult(RunOutcome.error, error=text))
+    raise SubmissionError(CallResult(RunOutcome.error, error=text))
 
 
 def _handle(value: object) -> object:

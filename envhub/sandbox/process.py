@@ -8,7 +8,6 @@ Not promised: a bound on the memory of all processes together, and hiding of wor
 import asyncio
 import contextlib
 import os
-import secrets
 import sys
 import time
 import weakref
@@ -17,25 +16,29 @@ from typing import Any
 
 from envhub.errors import EnvironmentFault, UserError
 from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
-from envhub.sandbox.box import SLOTS, Box, BrokenProtocolError, parse_reply, read_frame
+from envhub.sandbox.box import SLOTS, Box, SubmissionError
 from envhub.sandbox.judging import EndedError, completed, judge
 from envhub.sandbox.probes import run_probes
 from envhub.sandbox.seccomp import supported
-from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode, frame
+from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode
 
 _START_SECONDS = 60.0
+_MOST_AT_ONCE = SLOTS // 2  # `check` takes two processes, each of a user of its own
 _ARGUMENT_BYTES = 64 << 20
 
 
 class ProcessSandbox(Sandbox):
-    """The `process` tier. At most `concurrency` submissions run at once for each event loop; the others wait."""
+    """The `process` tier. At most `concurrency` submissions run at once for each event loop; the others wait.
+
+    Raises `UserError` for a concurrency that is not from 1 to 256.
+    """
 
     tier = "process"
 
     def __init__(self, concurrency: int | None = None) -> None:
-        if concurrency is not None and concurrency < 1:
-            raise UserError(f"a sandbox needs a concurrency of at least 1, not {concurrency}")
-        self._concurrency = concurrency or min(2 * (os.cpu_count() or 1), SLOTS // 2)
+        if concurrency is not None and not 1 <= concurrency <= _MOST_AT_ONCE:
+            raise UserError(f"the concurrency of a sandbox is from 1 to {_MOST_AT_ONCE}, not {concurrency}")
+        self._concurrency = concurrency or min(2 * (os.cpu_count() or 1), _MOST_AT_ONCE)
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._turns = weakref.WeakKeyDictionary()
         self._running: set[asyncio.Task[Any]] = set()
@@ -103,20 +106,20 @@ class ProcessSandbox(Sandbox):
             return [CallResult(RunOutcome.source_limit, error=_source_problem(source, limits))] * len(calls)
         requests = [_encoded_arguments(arguments) for arguments in calls]
         async with self._turn(), self._box(source, entry, limits) as box:
-            broken: tuple[RunOutcome, str] | None = None
+            broken: CallResult | None = None
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + limits.wall_seconds):
                     broken = await _converse(box, requests, results)
             except TimeoutError:
-                broken = RunOutcome.timeout, f"ran longer than {limits.wall_seconds:g} s"
+                broken = CallResult(RunOutcome.timeout, error=f"ran longer than {limits.wall_seconds:g} s")
             box.stop()
             async with asyncio.timeout(_START_SECONDS):
                 await box.ended()
             if len(results) < len(calls):
-                outcome, error = broken or box.outcome()
-                if box.overflow:
+                if broken is None or box.overflow:
                     outcome, error = box.outcome()
-                results += [CallResult(outcome, error=error)] * (len(calls) - len(results))
+                    broken = CallResult(outcome, error=error)
+                results += [broken] * (len(calls) - len(results))
         last = results[-1]
         results[-1] = CallResult(last.outcome, last.value, last.error, _text(box.stdout), _text(box.stderr))
         return results
@@ -181,26 +184,20 @@ class ProcessSandbox(Sandbox):
         return await run_probes(self)
 
 
-async def _converse(box: Box, requests: Sequence[object], results: list[CallResult]) -> tuple[RunOutcome, str] | None:
+async def _converse(box: Box, requests: Sequence[object], results: list[CallResult]) -> CallResult | None:
     """Fill `results` call by call; returns why the process cannot go on, None when it ended or all is done."""
-    limit = (box.limits.result_kb << 10) + 1024
     try:
-        for arguments in (None, *requests):
-            nonce = secrets.token_hex(8)
-            request = {"i": nonce} if arguments is None else {"i": nonce, "a": arguments}
-            box.requests.write(frame(request))
-            await box.requests.drain()
-            reply = parse_reply(await read_frame(box.replies, limit), nonce)
-            if arguments is not None:
-                results.append(reply)
-            if reply.outcome is not RunOutcome.ok and (arguments is None or reply.outcome is RunOutcome.exited):
-                return reply.outcome, reply.error
-    except TooLargeError as error:
-        return RunOutcome.result_limit, str(error)
-    except BrokenProtocolError as error:
-        return RunOutcome.error, f"the process sent {error}"
+        loaded = await box.ask({})
+        if loaded.outcome is not RunOutcome.ok:
+            return loaded
+        for arguments in requests:
+            results.append(await box.ask({"a": arguments}))
+            if results[-1].outcome is RunOutcome.exited:
+                return results[-1]
+    except SubmissionError as error:
+        return error.result
     except (asyncio.IncompleteReadError, ConnectionError):
-        pass
+        return None
     return None
 
 

@@ -94,7 +94,7 @@ def _entry(namespace: "dict[str, object]", name: str) -> object:
     return found
 
 
-class _Kept(list[object]):
+class _KeptObjects(list[object]):
     """Objects that tests build from classes of the candidate, and refer to by number."""
 
     def put(self, value: object) -> object:
@@ -114,7 +114,7 @@ def serve(channel: int, source: str, entry: str, budget: int) -> None:
     except BaseException as error:  # candidate code raises whatever it likes
         return send(channel, {"i": nonce, "e": _described(error)})
     send(channel, {"i": nonce, "r": None})
-    kept = _Kept()
+    kept = _KeptObjects()
     while True:
         request = receive(channel)
         leaving = False

@@ -374,6 +374,45 @@ def test_one_sandbox_serves_several_event_loops(sandbox: ProcessSandbox) -> None
         assert asyncio.run(call(sandbox, "def f(): return 1")).value == 1
 
 
+@pytest.mark.parametrize("concurrency", [0, -1, 257, 512])
+def test_a_concurrency_that_needs_more_users_than_there_are_is_refused(concurrency: int) -> None:
+    with pytest.raises(UserError, match=f"from 1 to 256, not {concurrency}"):
+        ProcessSandbox(concurrency)
+    assert ProcessSandbox(256)
+
+
+GROUP = """
+class Odd(ExceptionGroup):
+    def __init__(self, text):
+        self.args = (text, "x")
+
+    def __new__(cls, text):
+        return super().__new__(cls, text, [OSError()])
+
+def f(a):
+    raise Odd("odd")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def f(a): return {}[a]", "KeyError"),
+        ("def f(a): b'\\xff'.decode()", "ValueError"),  # whose own kind takes five arguments
+        (GROUP, "Exception"),
+    ],
+)
+async def test_tests_see_the_nearest_exception_that_can_be_made(
+    sandbox: ProcessSandbox, source: str, expected: str
+) -> None:
+    tests = f"try:\n    f(1)\nexcept Exception as error:\n    assert isinstance(error, {expected}), type(error)\nelse:\n    assert False"
+    result = await sandbox.check(source, "f", tests, ROOMY)
+    assert (result.outcome, result.value, result.error) == (RunOutcome.ok, True, "")
+    if expected == "Exception":
+        refused = await sandbox.check(source, "f", "try:\n    f(1)\nexcept (TypeError, ValueError): pass", ROOMY)
+        assert (refused.outcome, refused.error) == (RunOutcome.error, "Odd: odd (1 sub-exception)")
+
+
 def test_an_unknown_tier_is_a_user_error() -> None:
     with pytest.raises(UserError, match="did you mean 'process'"):
         make_sandbox("proces")
