@@ -5,8 +5,10 @@ is never touched. `proof.py` decides at load time whether a short synthetic conv
 """
 
 import functools
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,31 @@ STRIPS_REASONING = "template_strips_reasoning"
 REWRITES_HISTORY = "template_rewrites_history"
 NO_END_OF_TURN = "template_has_no_end_of_turn"
 
-_KEPT = 32
+_KEPT, _KEPT_CHARACTERS = 32, 20_000
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"
 _MARKER = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What a rendering is kept under: tools, which hold dicts, count by their JSON."""
+
+    messages: tuple[Message, ...]
+    offered: str
+    tools: tuple[ToolSpec, ...] = field(compare=False)
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> "_Beginning | None":
+        """None for what is too long to keep, and for what cannot be told apart by a hash."""
+        if sum(map(_characters, messages)) > _KEPT_CHARACTERS:
+            return None
+        try:
+            # In the order of their keys: templates write it.
+            made = cls(tuple(messages), json.dumps([tool.to_openai() for tool in tools]), tuple(tools))
+            hash(made)
+        except (TypeError, ValueError, RecursionError):  # the arguments of calls, tools that are no JSON
+            return None
+        return made
 
 
 class ChatTemplateRenderer(Renderer):
@@ -55,15 +79,13 @@ class ChatTemplateRenderer(Renderer):
         eos = tokenizer.eos_token_id
         self.stop_token_ids = tuple(dict.fromkeys([*ids, *([] if eos is None else [eos])]))
         # The rollouts of a group begin with the same messages.
-        self._rendered = functools.lru_cache(maxsize=_KEPT)(lambda *given: tuple(self.encode(self.text(*given))))
+        self._kept = functools.lru_cache(maxsize=_KEPT)(
+            lambda beginning: tuple(self.encode(self.text(beginning.messages, beginning.tools)))
+        )
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
-        key = (tuple(messages), tuple(tools))
-        try:
-            hash(key)
-        except TypeError:  # the arguments of calls and the schemas of tools may be dicts
-            return self.encode(self.text(messages, tools))
-        return list(self._rendered(*key))
+        beginning = _Beginning.of(messages, tools)
+        return self.encode(self.text(messages, tools)) if beginning is None else list(self._kept(beginning))
 
     def continue_from(
         self,
@@ -180,6 +202,10 @@ class ChatTemplateRenderer(Renderer):
         if message.name is not None:
             out["name"] = self.escape(message.name)
         return out
+
+
+def _characters(message: Message) -> int:
+    return len(message.text) + len(message.reasoning or "") + sum(len(call.raw) for call in message.tool_calls)
 
 
 def _special_strings(tokenizer: Any) -> tuple[str, ...]:

@@ -231,3 +231,64 @@ def test_a_renderer_is_loaded_from_a_models_folder(tmp_path) -> None:
     assert renderer.render([USER], [TOOL]) == renderer_of("qwen3").render([USER], [TOOL])
     with pytest.raises(UserError, match="nothing"):
         load_renderer(tmp_path / "nothing")
+
+
+class Counting:
+    """A tokenizer that counts how often its template is rendered."""
+
+    def __init__(self) -> None:
+        self.inner, self.count = tokenizer_with(TEMPLATES["chatml"]), 0
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
+
+    def apply_chat_template(self, *given, **options) -> str:
+        self.count += 1
+        return self.inner.apply_chat_template(*given, **options)
+
+
+def _renderings(renderer: ChatTemplateRenderer, *given) -> tuple[list[int], int]:
+    before = renderer.tokenizer.count
+    return renderer.render(*given), renderer.tokenizer.count - before
+
+
+@pytest.fixture(scope="module")
+def counting() -> ChatTemplateRenderer:
+    return ChatTemplateRenderer(Counting(), "counted")
+
+
+@pytest.mark.parametrize("tools", [(), (TOOL,)])
+def test_what_is_rendered_again_is_equal_and_a_list_of_its_own(counting: ChatTemplateRenderer, tools) -> None:
+    messages = [Message("user", f"again {len(tools)}")]
+    first, count = _renderings(counting, messages, tools)
+    assert count == 1
+    first_as_it_was = list(first)
+    first.append(7)
+    again, count = _renderings(counting, list(messages), list(tools))
+    assert (again, count) == (first_as_it_was, 0)
+    again.clear()
+    assert counting.render(messages, tools) == first_as_it_was
+
+
+def test_tools_are_told_apart_by_all_that_a_template_writes(counting: ChatTemplateRenderer) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
+    offered = [ToolSpec("f", "d", dict(order)) for order in (parameters.items(), reversed(parameters.items()))]
+    first, second = (counting.render([USER], [tool]) for tool in offered)
+    fresh = renderer_of("chatml")
+    assert first != second and [first, second] == [fresh.render([USER], [tool]) for tool in offered]
+    parameters["properties"]["a"]["type"] = "integer"
+    assert counting.render([USER], [offered[0]]) not in (first, second)
+
+
+def test_a_long_conversation_is_not_kept(counting: ChatTemplateRenderer) -> None:
+    for length, kept in ((10_000, True), (10_001, False)):
+        messages = [Message("system", "x" * 10_000), Message("user", "y" * length)]
+        first, _ = _renderings(counting, messages)
+        assert _renderings(counting, messages) == (first, 0 if kept else 1)
+
+
+def test_calls_with_arguments_are_rendered_anew(counting: ChatTemplateRenderer) -> None:
+    call = ToolCall("c", "add", {"a": 1})
+    messages = [USER, Message("assistant", "", (call,)), Message("tool", "2", tool_call_id="c", name="add")]
+    first, _ = _renderings(counting, messages, [TOOL])
+    assert _renderings(counting, messages, [TOOL]) == (first, 1)
