@@ -18,7 +18,7 @@ class Rows:
 
     `mask` marks action tokens, `behaviour` holds the engine's logprobs there, `advantages` and `weights` (of the loss)
     are 0 elsewhere. `lengths` [rows] counts real tokens, `owner` [rows] is the rollout's position, `groups` [rows] the
-    number of its group.
+    number of its group; `rollout_groups` [rollouts] has those of all rollouts.
     """
 
     token_ids: Tensor
@@ -29,6 +29,7 @@ class Rows:
     lengths: Tensor
     owner: Tensor
     groups: Tensor
+    rollout_groups: Tensor
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -49,7 +50,7 @@ class Rows:
         return Rows(
             self.token_ids[index, :width], self.mask[index, :width], self.behaviour[index, :width],
             self.advantages[index, :width], self.weights[index, :width], self.lengths[index], self.owner[index],
-            self.groups[index],
+            self.groups[index], self.rollout_groups,
         )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
     Raises ValueError when no rollout has an action token.
     """
     rows = token_rows(rollouts)
-    assign(rows, rollouts, algorithm)
+    assign(rows, torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32), algorithm)
     return rows
 
 
@@ -84,19 +85,19 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
     owner = torch.tensor([owner for owner, _ in samples])
     lengths = torch.tensor([len(sample.token_ids) for _, sample in samples])
     empty = torch.zeros_like(mask)
-    return Rows(token_ids, mask, behaviour, empty, empty, lengths, owner, _group_numbers(rollouts)[owner])
+    groups = _group_numbers(rollouts)
+    return Rows(token_ids, mask, behaviour, empty, empty, lengths, owner, groups[owner], groups)
 
 
-def assign(rows: Rows, rollouts: Sequence[Rollout], algorithm: Algorithm, divergence: Tensor | None = None) -> None:
+def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor | None = None) -> None:
     """Set advantages and weights: estimator over rollouts, then discount, KL penalty and whitening over tokens.
 
-    `divergence` [rows, tokens] is the k1 estimate to the reference at the start of the step, where the algorithm takes
-    it from the reward of each token.
+    `rewards` [rollouts]; `divergence` [rows, tokens] is the k1 estimate to the reference at the start of the step, where
+    the algorithm takes it from the reward of each token.
     """
     mask = rows.mask
-    rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
-    lengths = torch.zeros(len(rollouts)).index_add_(0, rows.owner, mask.sum(1))
-    per_rollout = algorithm.estimator(rewards, _group_numbers(rollouts), lengths)
+    lengths = torch.zeros(len(rewards)).index_add_(0, rows.owner, mask.sum(1))
+    per_rollout = algorithm.estimator(rewards, rows.rollout_groups, lengths)
     token_rewards = advantages.at_last_action(per_rollout[rows.owner], mask)
     if divergence is not None:
         token_rewards = token_rewards - algorithm.kl_coef * divergence * mask

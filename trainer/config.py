@@ -67,10 +67,28 @@ class TrainConfig(BaseModel):
     micro_tokens: TokenCount = Field(4096, description="tokens of a micro-batch, with padding")
     gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
     kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the initial model")
-    clip_low: float | None = Field(None, gt=0, lt=1, description="lower clip of the ratio")
+    kl: str | None = Field(None, description="its estimate: k1, k2, k3 or k3_unbiased")
+    kl_in: Literal["loss", "reward"] | None = Field(
+        None, description="where it counts: as a loss, or (as k1) taken from the reward of its token"
+    )
+    gamma: float | None = Field(None, ge=0, le=1, description="discount a token of the reward")
+    loss: str | None = Field(None, description="policy loss: ppo, gspo, gmpo, cispo or sapo")
+    clip_low: float | None = Field(None, gt=0, le=1, description="lower clip of the ratio")
     clip_high: float | None = Field(None, gt=0, description="upper clip of the ratio")
+    dual_clip: float | None = Field(None, gt=1, description="bound of the loss of bad answers, times the advantage")
     aggregation: str | None = Field(None, description="how token losses are averaged")
-    correction: str | None = Field(None, description="correction for the engine's logprobs: tis, icepop or none")
+    correction: str | None = Field(
+        None, description="correction for the engine's logprobs: tis, icepop, sequence_tis, sequence_mask or none"
+    )
+    reward_scale: float = Field(1.0, gt=0, le=1e6, description="factor of rewards, before all that follows")
+    reward_clip: float | None = Field(None, gt=0, description="bound of rewards: to ± this")
+    truncated_factor: float = Field(
+        1.0, ge=0, le=1, description="factor of the reward of an answer that a token limit cut off"
+    )
+    overlong_buffer: TokenCount | None = Field(
+        None, description="tokens before the longest episode at which the penalty of length begins (default: none)"
+    )
+    overlong_factor: float = Field(1.0, ge=0, le=1e6, description="that penalty at the longest episode")
     transfer: Literal["memory", "folder"] = Field("memory", description="how weights go to the engine")
 
     eval_split: str = Field("eval", description="split of the held-out tasks")

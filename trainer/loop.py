@@ -16,15 +16,13 @@ from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
 from envhub.errors import UserError
 from envhub.ledger import Ledger
-from envhub.limits import Limits
 from envhub.records import RolloutStore, RunFolder
 from envhub.rollout import Rollout
-from envhub.specs import EnvironmentSpec
 from envhub.trainer import checkpoint, kl, metrics
-from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
+from envhub.trainer.plan import Plan
 from envhub.trainer.progress import Progress
 from envhub.trainer.strategy import Strategy
 from envhub.trainer.transfer import WeightTransfer
@@ -40,9 +38,7 @@ class Trainer:
     """
 
     config: TrainConfig
-    algorithm: Algorithm
-    spec: EnvironmentSpec
-    limits: Limits
+    plan: Plan
     agent: Agent
     strategy: Strategy
     transfer: WeightTransfer
@@ -62,7 +58,7 @@ class Trainer:
     def __post_init__(self) -> None:
         config = self.config
         self.pool = RolloutPool(
-            self.agent.executor, self.spec, config=config.env_config, limits=self.limits,
+            self.agent.executor, self.plan.environment, config=config.env_config, limits=self.plan.limits,
             sampling=SamplingParams(temperature=config.temperature), concurrency=config.concurrency,
             retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger,
         )  # fmt: skip
@@ -117,11 +113,12 @@ class Trainer:
 
     def update(self, rollouts: list[Rollout]) -> dict[str, float]:
         """The optimizer steps on one step's rollouts; returns their metrics, averaged."""
-        config, algorithm = self.config, self.algorithm
+        config, algorithm = self.config, self.plan.algorithm
         if not any(segment.action_tokens for segment in (r.trajectory for r in rollouts)):
             return {}
         rows = token_rows(rollouts)
-        assign(rows, rollouts, algorithm, self._divergence(rows))
+        rewards = self.plan.shaping(rollouts)
+        assign(rows, rewards, algorithm, self._divergence(rows))
         several = config.updates_per_step > 1
         generator = torch.Generator().manual_seed(config.seed + self.step)
         reports = []
@@ -136,7 +133,7 @@ class Trainer:
 
     def _divergence(self, rows: Rows) -> torch.Tensor | None:
         """The k1 estimate to the reference of each action token, where the algorithm takes it from the reward."""
-        if not self.algorithm.kl_coef or self.algorithm.kl_in != "reward":
+        if not self.plan.algorithm.kl_coef or self.plan.algorithm.kl_in != "reward":
             return None
         old, reference = (
             self.strategy.score(rows, self.config.temperature, reference=which) for which in (False, True)
@@ -144,7 +141,7 @@ class Trainer:
         return kl.k1(old, reference)
 
     def _reference(self, rows: Rows) -> torch.Tensor | None:
-        if not self.algorithm.kl_coef or self.algorithm.kl_in != "loss":
+        if not self.plan.algorithm.kl_coef or self.plan.algorithm.kl_in != "loss":
             return None
         return self.strategy.score(rows, self.config.temperature, reference=True)
 
@@ -200,8 +197,8 @@ class Trainer:
             return
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
         plan = EvalPlan(
-            self.spec, config.env_config, config.eval_split, config.eval_tasks, config.eval_samples, config.seed,
-            SamplingParams(temperature=temperature), self.limits, config.concurrency, config.retries,
+            self.plan.environment, config.env_config, config.eval_split, config.eval_tasks, config.eval_samples, config.seed,
+            SamplingParams(temperature=temperature), self.plan.limits, config.concurrency, config.retries,
         )  # fmt: skip
         begun = time.monotonic()
         async with self.progress.during(lambda: f"evaluation {when}"):
@@ -243,7 +240,7 @@ class Trainer:
 
     def draw(self) -> None:
         """Write the curve as `curve.png`."""
-        title = f"{self.algorithm.name} on {self.spec.id}, {self.config.model}"
+        title = f"{self.plan.algorithm.name} on {self.plan.environment.id}, {self.config.model}"
         metrics.plot(metrics.read_metrics(self.folder.path), self.folder.path / "curve.png", title)
 
 

@@ -88,7 +88,7 @@ def test_a_penalty_in_the_reward_reaches_the_tokens_before_it(make_rollout):
     rows = token_rows(rollouts)
     algorithm = replace(REINFORCE, kl_coef=0.5, gamma=0.5, whiten=False)
     divergence = torch.full_like(rows.mask, 0.2)
-    assign(rows, rollouts, algorithm, divergence)
+    assign(rows, torch.tensor([1.0, 0.0]), algorithm, divergence)
     third = 1.0 - 0.1
     second = -0.1 + 0.5 * third
     first = -0.1 + 0.5 * second

@@ -10,7 +10,8 @@ from envhub.limits import Limits
 from envhub.trainer.algorithms import GRPO, get_algorithm
 from envhub.trainer.config import TrainConfig, resolve
 from envhub.trainer.data import TaskSampler
-from envhub.trainer.run import next_folder, plan
+from envhub.trainer.plan import plan
+from envhub.trainer.run import next_folder
 
 
 def test_values_win_over_the_file_and_the_file_over_the_preset(tmp_path):
@@ -18,6 +19,16 @@ def test_values_win_over_the_file_and_the_file_over_the_preset(tmp_path):
     file.write_text('env = "guess_number"\npreset = "test"\nsteps = 7\n[env_config]\nhigh = 10\n')
     config = resolve({"steps": 9, "seed": None}, file=file)
     assert (config.steps, config.group_size, config.env_config) == (9, 4, {"high": 10})
+
+
+def test_a_plan_has_the_options_of_algorithm_and_rewards():
+    values = {"algo": "dr_grpo", "kl_coef": 0.1, "kl_in": "reward", "gamma": 0.9, "loss": "cispo", "dual_clip": 3.0}
+    shaping = {"reward_clip": 2.0, "overlong_buffer": 8, "max_turns": 2, "max_turn_tokens": 16}
+    made = plan(resolve({"preset": "test", "env": "guess_number", **values, **shaping}))
+    algorithm = made.algorithm
+    assert (algorithm.kl_in, algorithm.gamma, algorithm.loss, algorithm.dual_clip) == ("reward", 0.9, "cispo", 3.0)
+    assert algorithm.length == made.shaping.longest == 32
+    assert (made.shaping.clip, made.shaping.overlong_buffer) == (2.0, 8)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +55,9 @@ def test_a_mistake_names_the_key_and_the_remedy(values, said):
         ({"group_size": 1}, "group_size is at least 2, not 1"),
         ({"aggregation": "token_meen"}, "did you mean 'token_mean'"),
         ({"correction": "tiss"}, "did you mean 'tis'"),
+        ({"loss": "pppo"}, "loss is one of ppo, gspo, gmpo, cispo, sapo, not 'pppo'; did you mean 'ppo'"),
+        ({"dual_clip": 1.1}, "dual_clip is above 1 \\+ clip_high = 1.2, not 1.1"),
+        ({"overlong_buffer": 10**6}, "overlong_buffer is at most the"),
         ({"split": "trian"}, "did you mean 'train'"),
         ({"env_config": {"hihg": 3}}, "did you mean 'high'"),
     ],

@@ -44,7 +44,7 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
         raise UserError(f"{config} cannot be read: {detail}") from None
     if dry_run:
         from envhub.agents.models import resolve_model
-        from envhub.trainer.run import plan
+        from envhub.trainer.plan import plan
 
         plan(resolved)
         resolve_model(resolved.model)

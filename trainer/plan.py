@@ -1,0 +1,74 @@
+"""From a configuration to its parts, found and checked before anything is started."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from envhub.agents.engines import choose_engine, make_engine
+from envhub.agents.engines.precision import choose_device
+from envhub.agents.parsers import get_parser
+from envhub.driver import Driver
+from envhub.errors import UserError
+from envhub.limits import Limits
+from envhub.registry import spec as find_spec
+from envhub.specs import EnvironmentSpec
+from envhub.trainer.algorithms import Algorithm, get_algorithm
+from envhub.trainer.config import TrainConfig
+from envhub.trainer.shaping import Shaping
+
+_OF_THE_ALGORITHM = (
+    "kl_coef", "kl", "kl_in", "gamma", "loss", "clip_low", "clip_high", "dual_clip", "aggregation", "correction",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parts that a configuration names, found and checked."""
+
+    algorithm: Algorithm
+    environment: EnvironmentSpec
+    limits: Limits
+    shaping: Shaping
+
+
+def plan(config: TrainConfig) -> Plan:
+    """Check all names and sizes of a configuration without starting anything. Raises UserError."""
+    algorithm = get_algorithm(config.algo).with_options(**{name: getattr(config, name) for name in _OF_THE_ALGORITHM})
+    if algorithm.needs_groups and config.group_size < 2:
+        raise UserError(
+            f"algorithm {algorithm.name!r} compares the rollouts of a task: group_size is at least 2, not {config.group_size}"
+        )
+    found = find_spec(config.env)
+    driver = Driver(found, config.env_config)
+    limits = driver.limits.replace(
+        max_turns=config.max_turns, max_turn_tokens=config.max_turn_tokens, max_episode_tokens=config.max_episode_tokens
+    )
+    if algorithm.aggregation == "constant_length" and algorithm.length is None:
+        algorithm = algorithm.with_options(length=_longest(limits))
+    engine = make_engine(config.engine, config.model, options=engine_options(config))
+    if engine.speaks != "tokens":
+        raise UserError(f"engine {engine.name!r} gives text and no token ids, so nothing can be trained on it")
+    if config.parser != "auto":
+        get_parser(config.parser)
+    choose_device(config.device)
+    for split in (config.split, config.eval_split) if config.eval_tasks else (config.split,):
+        driver.tasks.get(split, 0, config.seed)
+    shaping = Shaping(
+        config.reward_scale, config.reward_clip, config.truncated_factor, config.overlong_buffer or 0,
+        config.overlong_factor, _longest(limits),
+    )  # fmt: skip
+    return Plan(algorithm, found, limits, shaping)
+
+
+def _longest(limits: Limits) -> int:
+    """The most tokens that an episode may sample."""
+    turns = limits.max_turns * limits.max_turn_tokens
+    return turns if limits.max_episode_tokens is None else min(turns, limits.max_episode_tokens)
+
+
+_SEEDED = ("vllm", "transformers", "scripted")
+
+
+def engine_options(config: TrainConfig) -> dict[str, Any]:
+    """The options of the run's engine: those given, and the run's seed where the engine takes one."""
+    seed = {"seed": config.seed} if choose_engine(config.engine) in _SEEDED else {}
+    return {**seed, **config.engine_options}
