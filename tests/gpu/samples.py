@@ -33,7 +33,9 @@ def rows_of(generations: Sequence[Generation]) -> Rows:
         mask[row, begin:end] = 1
         behaviour[row, begin:end] = torch.tensor(generation.logprobs)
     signs = torch.tensor([(-1.0) ** row for row in range(len(ids))])
-    return Rows(token_ids, mask, behaviour, signs[:, None] * mask, mask / mask.sum(), lengths, torch.arange(len(ids)))
+    owner = torch.arange(len(ids))
+    advantages, weights = signs[:, None] * mask, mask / mask.sum()
+    return Rows(token_ids, mask, behaviour, advantages, weights, lengths, owner, groups=owner, rollout_groups=owner)
 
 
 def fixed_rows() -> Rows:

@@ -29,6 +29,7 @@ def strategy(tiny_path: Path) -> TorchStrategy:
     rows = Rows(
         token_ids=torch.tensor([[5, 6, 7, 8]]), mask=torch.tensor([[0.0, 0.0, 1.0, 1.0]]), behaviour=torch.zeros(1, 4),
         advantages=torch.ones(1, 4), weights=torch.full((1, 4), 0.5), lengths=torch.tensor([4]), owner=torch.tensor([0]),
+        groups=torch.tensor([0]), rollout_groups=torch.tensor([0]),
     )  # fmt: skip
     assert not made.step(rows, GRPO, 1.0, None, None).skipped
     return made
