@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envhub.environment import Environment, has_oracle
-from envhub.errors import EnvironmentFault, Fault, ModelFault, UserError
-from envhub.guard import MAX_REWARD, authors_mistake, converted, described, finite, raised_at, shown
+from envhub.errors import DeadlineError, EnvironmentFault, Fault, ModelFault, RewardFault, UserError
+from envhub.guard import MAX_REWARD, authors_mistake, converted, described, finite, raised_at, shown, text_of, trace_of
 from envhub.limits import Limits
 from envhub.messages import Action, Observation
 from envhub.offload import ProcessHost, ThreadHost
@@ -24,6 +24,7 @@ from envhub.tasks import Task, TaskSet
 
 _MAKE_SECONDS = 120.0
 _MAX_CHARACTERS = 4_000_000
+_PLAIN_FAULTS = (DeadlineError, ModelFault, EnvironmentFault)
 _BOUND = f" within ±{MAX_REWARD:g}"
 
 
@@ -110,7 +111,7 @@ class Driver:
         with self._checking("reset"):
             if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
                 raise self._fault("reset", f"returned {shown(result)}, not (observation, info)")
-            return self._observation("reset", result[0]), result[1]
+            return self._observation("reset", result[0]), dict(result[1])
 
     async def step(self, action: Action) -> StepResult:
         """Take one step and check what comes back."""
@@ -137,7 +138,7 @@ class Driver:
             number,
             bool(terminated),
             bool(truncated),
-            info,
+            dict(info),
             self._components(info),
         )
 
@@ -185,7 +186,9 @@ class Driver:
                 return await self._process.method(name, *args, deadline=self.step_seconds, what=what, **kwargs)
             method = getattr(self._environment, name)
             return await self._host(method).call(method, *args, deadline=self.step_seconds, what=what, **kwargs)
-        except (EnvironmentFault, ModelFault, UserError):
+        except (EnvironmentFault, ModelFault) as problem:
+            raise _plain_fault(problem) from problem.__cause__
+        except UserError:
             raise
         except Exception as problem:
             raise self._fault(name, f"raised {described(problem)}", problem) from problem
@@ -239,6 +242,20 @@ class Driver:
 
     def _fault(self, name: str, problem: str, cause: BaseException | None = None) -> EnvironmentFault:
         return EnvironmentFault(f"environment {self.spec.id!r}: {name} {problem}{raised_at(cause)}")
+
+
+def _plain_fault(problem: EnvironmentFault | ModelFault) -> EnvironmentFault | ModelFault:
+    """A fault of one of envhub's own kinds, whose text is a text: a subclass, or its argument, may be anything."""
+    if type(problem) in (RewardFault, *_PLAIN_FAULTS) and all(type(item) is str for item in problem.args):
+        return problem
+    made: EnvironmentFault | ModelFault
+    if isinstance(problem, RewardFault):
+        name = vars(problem).get("reward")
+        made = RewardFault(name if isinstance(name, str) else "unnamed", "")
+    else:
+        made = next(kind for kind in _PLAIN_FAULTS if isinstance(problem, kind))()
+    made.args = (text_of(problem),)
+    return made.with_traceback(trace_of(problem))
 
 
 def is_async(function: Callable[..., Any]) -> bool:

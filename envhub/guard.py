@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import Any
 
 from envhub.errors import EnvhubError, UserError
@@ -21,7 +22,7 @@ class EscapeError(Exception):
     def __init__(self, problem: BaseException) -> None:
         super().__init__(described(problem))
         self.problem = problem
-        self.__traceback__ = problem.__traceback__
+        self.__traceback__ = trace_of(problem)
 
 
 def text_of(value: Any) -> str:
@@ -39,13 +40,31 @@ def described(problem: BaseException) -> str:
     """`"Type: message"` of an exception, also where its message fails."""
     if isinstance(problem, EscapeError):
         problem = problem.problem
-    text = text_of(problem)
-    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+    text, kind = text_of(problem), _kind(problem)
+    return f"{kind}: {text}" if text else kind
+
+
+def trace_of(problem: BaseException) -> TracebackType | None:
+    """The traceback of an exception, also where its class has an attribute `__traceback__` of its own."""
+    trace: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(problem)
+    return trace
+
+
+def require(value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    """Raise TypeError, which says `what` it is, where a value is of no such type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is a {_names(kind, ' or ')}, not {shown(value)}")
+
+
+def require_all(value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    """Raise TypeError, which says `what` it is, where a value is no tuple of such a type."""
+    if not isinstance(value, tuple) or not all(isinstance(item, kind) for item in value):
+        raise TypeError(f"{what} a tuple of {_names(kind, ' and ')}, not {shown(value)}")
 
 
 def raised_at(problem: BaseException | None) -> str:
     """`" (file:line)"` of where an exception was raised, or an empty string."""
-    trace = None if problem is None else problem.__traceback__
+    trace = None if problem is None else trace_of(problem)
     if trace is None:
         return ""
     while trace.tb_next is not None:
@@ -77,7 +96,16 @@ def _safely(convert: Callable[[Any], str], value: Any) -> str:
     except BaseException as problem:
         if is_interruption(problem):
             raise
-        return f"<{type(value).__name__}: its text fails with {type(problem).__name__}>"
+        return f"<{_kind(value)}: its text fails with {_kind(problem)}>"
+
+
+def _kind(value: Any) -> str:
+    """The name of a value's type, whatever its metaclass says."""
+    return type.__dict__["__name__"].__get__(type(value))  # type: ignore[no-any-return]
+
+
+def _names(kind: type | tuple[type, ...], between: str) -> str:
+    return between.join(item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,)))
 
 
 def finite(value: Any) -> float | None:
@@ -104,7 +132,7 @@ def is_interruption(problem: BaseException) -> bool:
         return True  # raised from C in the frame that happened to run: nothing tells the two apart
     from asyncio import runners
 
-    trace = problem.__traceback__
+    trace = trace_of(problem)
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_code.co_filename == runners.__file__

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from envhub.guard import shown
+from envhub.guard import require, require_all, shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +27,7 @@ class TextPart:
     text: str
 
     def __post_init__(self) -> None:
-        _require(self.text, str, "a text part's text")
+        require(self.text, str, "a text part's text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class ImagePart:
     media_type: str = "image/png"
 
     def __post_init__(self) -> None:
-        _require(self.data, bytes, "an image's data")
-        _require(self.media_type, str, "an image's media type")
+        require(self.data, bytes, "an image's data")
+        require(self.media_type, str, "an image's media type")
 
     @classmethod
     def from_pil(cls, image: "Image") -> "ImagePart":
@@ -65,6 +65,8 @@ class ToolCall:
 
     `arguments` is None when the model's text could not be parsed as a JSON object; `raw` always holds the text as
     written and `error` says what was wrong with it. A malformed call is answered to the model, it is not a fault.
+
+    Raises TypeError for values of other types, ValueError where there are both arguments and an error, or neither.
     """
 
     id: str
@@ -73,14 +75,30 @@ class ToolCall:
     raw: str = ""
     error: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("id", "name", "raw"):
+            require(getattr(self, name), str, f"a tool call's {name}")
+        require(self.arguments, (Mapping, NoneType), "a tool call's arguments")
+        require(self.error, (str, NoneType), "a tool call's error")
+        if (self.arguments is None) != (self.error is not None):
+            raise ValueError("a tool call has either arguments or an error that says what is wrong with them")
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool on offer: its name, what it does, and the JSON schema of its parameters."""
+    """A tool on offer: its name, what it does, and the JSON schema of its parameters.
+
+    Raises TypeError for values of other types.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        require(self.name, str, "a tool's name")
+        require(self.description, str, "a tool's description")
+        require(self.parameters, Mapping, "a tool's parameters")
 
     def to_openai(self) -> dict[str, Any]:
         """The form that chat templates and OpenAI-compatible endpoints take."""
@@ -89,9 +107,14 @@ class ToolSpec:
 
     @classmethod
     def from_openai(cls, value: Mapping[str, Any]) -> "ToolSpec":
-        """Inverse of `to_openai`."""
+        """Inverse of `to_openai`; a description and parameters may be left out or null."""
         function = value["function"]
-        return cls(function["name"], function.get("description", ""), function.get("parameters", {}))
+        description, parameters = function.get("description"), function.get("parameters")
+        return cls(
+            function["name"],
+            "" if description is None else description,
+            {} if parameters is None else parameters,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +132,10 @@ class Message:
         if self.role not in ROLES:
             raise ValueError(f"a message's role is one of {', '.join(ROLES)}, not {shown(self.role)}")
         if not isinstance(self.content, str):
-            _require_all(self.content, (TextPart, ImagePart), "a message's content is a str or")
-        _require_all(self.tool_calls, ToolCall, "a message's tool calls are")
+            require_all(self.content, (TextPart, ImagePart), "a message's content is a str or")
+        require_all(self.tool_calls, ToolCall, "a message's tool calls are")
         for name in ("tool_call_id", "name", "reasoning"):
-            _require(getattr(self, name), (str, NoneType), f"a message's {name}")
+            require(getattr(self, name), (str, NoneType), f"a message's {name}")
 
     @property
     def text(self) -> str:
@@ -207,9 +230,9 @@ class Observation:
     tools: tuple[ToolSpec, ...] | None = None
 
     def __post_init__(self) -> None:
-        _require_all(self.messages, Message, "an observation's messages are")
+        require_all(self.messages, Message, "an observation's messages are")
         if self.tools is not None:
-            _require_all(self.tools, ToolSpec, "an observation's tools are")
+            require_all(self.tools, ToolSpec, "an observation's tools are")
 
     @classmethod
     def of(cls, value: "ObservationLike") -> "Observation":
@@ -270,10 +293,10 @@ class Action:
     parse_error: str | None = None
 
     def __post_init__(self) -> None:
-        _require(self.text, str, "an action's text")
-        _require_all(self.tool_calls, ToolCall, "an action's tool calls are")
+        require(self.text, str, "an action's text")
+        require_all(self.tool_calls, ToolCall, "an action's tool calls are")
         for name in ("reasoning", "finish_reason", "parse_error"):
-            _require(getattr(self, name), (str, NoneType), f"an action's {name}")
+            require(getattr(self, name), (str, NoneType), f"an action's {name}")
 
     @classmethod
     def of(cls, value: "ActionLike") -> "Action":
@@ -317,18 +340,6 @@ class Action:
 
 
 ActionLike: TypeAlias = Action | str
-
-
-def _require(value: Any, kind: type | tuple[type, ...], what: str) -> None:
-    if not isinstance(value, kind):
-        names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
-        raise TypeError(f"{what} is a {' or '.join(names)}, not {shown(value)}")
-
-
-def _require_all(value: Any, kind: type | tuple[type, ...], what: str) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(item, kind) for item in value):
-        names = [item.__name__ for item in (kind if isinstance(kind, tuple) else (kind,))]
-        raise TypeError(f"{what} a tuple of {' and '.join(names)}, not {shown(value)}")
 
 
 def _content_to_json(content: Content) -> str | list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from envhub.errors import DeadlineError, Fault, RewardFault, UserError, did_you_mean
-from envhub.guard import MAX_REWARD, described, finite, shown
+from envhub.guard import MAX_REWARD, converted, described, finite, shown
 from envhub.messages import Action, Message
 from envhub.offload import ProcessPool, ThreadHost
 from envhub.task_host import TaskHost
@@ -108,16 +108,19 @@ class Reward:
     async def score(self, context: RewardContext) -> float:
         """The unweighted score of one rollout. Raises RewardFault."""
         arguments = {name: getattr(context, name) for name in self.parameters}
-        return _finite(self.name, await self._run(arguments))
+        value = await self._run(arguments)
+        with converted(lambda problem: RewardFault(self.name, f"returned what raises {described(problem)}")):
+            return _finite(self.name, value)
 
     async def score_group(self, contexts: Sequence[RewardContext]) -> list[float]:
         """One unweighted score for each context of a group, in order. Raises RewardFault."""
         values = await self._run({GROUP: list(contexts)})
-        if not isinstance(values, Sequence) or len(values) != len(contexts):
-            raise RewardFault(
-                self.name, f"returned {shown(values)}, not one number for each of {len(contexts)} rollouts"
-            )
-        return [_finite(self.name, value) for value in values]
+        with converted(lambda problem: RewardFault(self.name, f"returned what raises {described(problem)}")):
+            if not isinstance(values, Sequence) or len(values) != len(contexts):
+                raise RewardFault(
+                    self.name, f"returned {shown(values)}, not one number for each of {len(contexts)} rollouts"
+                )
+            return [_finite(self.name, value) for value in values]
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         what = f"reward {self.name!r}"

@@ -3,11 +3,13 @@
 import asyncio
 import inspect
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from envhub.errors import DeadlineError, EnvironmentFault
 from envhub.guard import EscapeError, is_interruption
+
+T = TypeVar("T")
 
 
 class TaskHost:
@@ -85,6 +87,34 @@ class TaskHost:
             raise again
 
 
+def run(main: Coroutine[Any, Any, T], grace: float = 2.0) -> T:
+    """As `asyncio.run`, but tasks that `main` leaves behind cannot keep it from returning.
+
+    They are cancelled; those that do not end within `grace` seconds are abandoned, and counted.
+    """
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(main)
+        finally:
+            loop = runner.get_loop()
+            if not loop.is_closed():
+                loop.run_until_complete(_end_all(grace))
+
+
+async def _end_all(grace: float) -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=grace)
+    for task in left:
+        if not task.done():
+            TaskHost.abandoned_total += 1
+            _forsake(task)
+        elif not task.cancelled():
+            task.exception()  # of a task that nobody waits for: what its code left behind is no error of the run
+
+
 def _forsake(task: "asyncio.Task[Any]") -> None:
     """Let a loop, and the interpreter, end without a task that cannot be ended."""
     import ctypes
@@ -104,8 +134,10 @@ async def _serve(calls: "asyncio.Queue[tuple[Callable[[], Any], asyncio.Future[A
                 value = await value
         except BaseException as caught:  # handed over to the awaiting task, which re-raises it
             settle(future, None, caught)
-            if is_interruption(caught) or isinstance(caught, GeneratorExit):
+            if is_interruption(caught):
                 raise
+            if isinstance(caught, GeneratorExit):  # perhaps the loop's own, which takes no further await
+                return
             problem = caught
         settle(future, value, problem)
         if _is_cancelling():  # by the host, or by the code itself: either way the task is of no more use

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.errors import DataError, UserError, did_you_mean
-from envhub.guard import authors_mistake, shown
+from envhub.guard import authors_mistake, require, require_all, shown
 from envhub.messages import Message
 from envhub.strict_json import NotJsonError, unambiguous
 
@@ -30,7 +30,10 @@ def hashed_seed(*parts: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task. `prompt` is a str (a user message) or messages; `answer` is for rewards and never shown to the model."""
+    """One task. `prompt` is a str (a user message) or messages; `answer` is for rewards and never shown to the model.
+
+    Raises TypeError for values of other types, ValueError for an index or a seed of more than 128 bits.
+    """
 
     prompt: str | tuple[Message, ...] = ""
     answer: Any = None
@@ -39,6 +42,20 @@ class Task:
     split: str = TRAIN
     index: int = 0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prompt, str):
+            require_all(self.prompt, Message, "a task's prompt is a str or")
+        require(self.info, Mapping, "a task's info")
+        for name in ("id", "split"):
+            require(getattr(self, name), str, f"a task's {name}")
+        for name in ("index", "seed"):
+            value = getattr(self, name)
+            require(value, int, f"a task's {name}")
+            if isinstance(value, bool):
+                raise TypeError(f"a task's {name} is an int, not {value}")
+            if value.bit_length() > 128:
+                raise ValueError(f"a task's {name} has at most 128 bits, not {value.bit_length()}")
 
     @property
     def messages(self) -> tuple[Message, ...]:

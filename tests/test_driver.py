@@ -19,6 +19,19 @@ class Mute(Exception):
     def __repr__(self): 1 / 0
     def __float__(self): 1 / 0
 numbers.Real.register(Mute)
+from envhub.errors import RewardFault
+class Silent(EnvironmentFault):
+    def __str__(self): raise SystemExit(8)
+class Nameless(RewardFault):
+    def __init__(self): Exception.__init__(self, "no name")
+class Hidden(type):
+    @property
+    def __name__(cls): raise SystemExit(3)
+class Masked(Exception, metaclass=Hidden):
+    __traceback__ = property(lambda self: 1 / 0)
+class Ghost:
+    @property
+    def __class__(self): raise asyncio.CancelledError("boo")
 """
 
 BODY = """
@@ -81,6 +94,11 @@ async def test_plain_methods_run_in_a_thread_or_in_a_process(write_environment, 
         ("raise GeneratorExit", "step raised GeneratorExit"),
         ("raise asyncio.CancelledError", "step raised CancelledError"),
         ("raise StopIteration", "StopIteration"),
+        ("raise Silent()", "<Silent: its text fails with SystemExit>"),
+        ("raise EnvironmentFault(Mute())", "<EnvironmentFault: its text fails with ZeroDivisionError>"),
+        ("raise Nameless()", "no name"),
+        ("raise Masked('face')", r"step raised Masked: face \(.*probe\.py:11\)"),
+        ("return 'x', Ghost(), False, False, {}", "step returned what raises CancelledError: boo"),
         ("raise Mute", "step raised Mute: <Mute: its text fails with ZeroDivisionError>"),
         ("return 'x', 10**400, False, False, {}", "the reward 1000.*, not a finite number"),
         ("return 'x', 1e16, False, False, {}", r"the reward 1e\+16, not a finite number within ±1e\+15"),

@@ -13,7 +13,7 @@ from envhub.agents.parsers.base import Parser
 from envhub.agents.rendering.base import Renderer, TemplateError
 from envhub.driver import Driver, StepResult
 from envhub.errors import DeadlineError, EngineFault, EnvironmentFault, Fault, ModelFault, RewardFault, UserError
-from envhub.guard import described
+from envhub.guard import described, text_of
 from envhub.limits import Limits
 from envhub.messages import Action, ImagePart, Message, Observation, ToolSpec
 from envhub.outcome import Outcome
@@ -125,7 +125,7 @@ class Executor(ABC):
             problem = EngineFault(f"engine {self.engine.name!r} was cancelled from inside in {episode.stage}")
             self._fault(rollout, Outcome.ENGINE_FAULT, "engine", problem)
         except ModelFault as problem:
-            rollout.outcome, rollout.fault, rollout.error = Outcome.MODEL_FAULT, "model", str(problem)
+            self._fault(rollout, Outcome.MODEL_FAULT, "model", problem)
         except RewardFault as problem:
             self._fault(rollout, Outcome.ENVIRONMENT_FAULT, f"reward:{problem.reward}", problem)
         except DeadlineError as problem:
@@ -139,7 +139,7 @@ class Executor(ABC):
 
     @staticmethod
     def _fault(rollout: Rollout, outcome: Outcome, kind: str, problem: Exception) -> None:
-        rollout.outcome, rollout.fault, rollout.error = outcome, kind, str(problem)
+        rollout.outcome, rollout.fault, rollout.error = outcome, kind, text_of(problem)
 
     async def _open(self, episode: Episode, observation: Observation) -> None:
         episode.messages.extend(observation.messages)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.errors import DataError, UserError
-from envhub.guard import text_of
+from envhub.guard import described, is_interruption, text_of
 from envhub.records.closing import Closing
 from envhub.rollout import Rollout
 
@@ -53,7 +53,9 @@ def encode(value: dict[str, Any]) -> bytes:
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=text_of)
-    except (TypeError, ValueError, RecursionError):
+    except BaseException as problem:  # objects may raise anything when they are looked at
+        if is_interruption(problem):
+            raise
         text = json.dumps(_plain(value), ensure_ascii=False)
     try:
         return text.encode()
@@ -62,6 +64,15 @@ def encode(value: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any, above: tuple[int, ...] = ()) -> Any:
+    try:
+        return _converted(value, above)
+    except BaseException as problem:
+        if is_interruption(problem):
+            raise
+        return f"<cannot be looked at: {described(problem)}>"
+
+
+def _converted(value: Any, above: tuple[int, ...]) -> Any:
     if isinstance(value, Mapping | list | tuple):
         if id(value) in above:
             return f"<{type(value).__name__}: holds itself>"

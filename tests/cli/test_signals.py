@@ -62,3 +62,28 @@ def test_a_second_sigterm_ends_a_process_whose_loop_is_held(tmp_path: Path) -> N
     os.kill(process.pid, signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
+
+
+LEFT = """
+import asyncio
+from envhub import Environment
+async def forever():
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+class Left(Environment):
+    async def reset(self, *, seed=None, options=None):
+        self.task = asyncio.get_running_loop().create_task(forever())
+        return "x", {}
+    async def step(self, action):
+        return "", 1.0, True, False, {}
+"""
+
+
+def test_a_task_that_an_environment_leaves_behind_does_not_hold_the_process(tmp_path: Path) -> None:
+    (tmp_path / "left.py").write_text(LEFT)
+    command = [sys.executable, "-m", "envhub.cli", "eval", "left.py", "--model", "scripted:null", "--tasks", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -117,6 +117,17 @@ def test_numbers_that_json_does_not_have_become_text(tmp_path: Path) -> None:
     ]
 
 
+def test_what_raises_when_it_is_looked_at_is_named(tmp_path: Path) -> None:
+    class Ghost(dict):
+        def items(self):
+            raise SystemExit("boo")
+
+    with JsonlWriter(tmp_path / "r.jsonl") as writer:
+        writer.write({"info": {"ghost": Ghost(a=1), "kept": 1}})
+    read = json.loads((tmp_path / "r.jsonl").read_text())["info"]
+    assert read == {"ghost": "<cannot be looked at: SystemExit: boo>", "kept": 1}
+
+
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()

@@ -1,10 +1,10 @@
 """`envhub check`."""
 
-import asyncio
 from typing import Any
 
 import click
 
+from envhub import task_host
 from envhub.cli.options import config_option
 from envhub.registry import spec as find_spec
 from envhub.strict_json import dumps
@@ -30,7 +30,7 @@ def command(environment: str, config: dict[str, Any], episodes: int, step_second
         if result.remedy and result.status in ("fail", "warn"):
             click.echo(f"      to do: {result.remedy}")
 
-    report = asyncio.run(
+    report = task_host.run(
         check_environment(spec, config=config, episodes=episodes, step_seconds=step_seconds, on_result=show)
     )
     if as_json:

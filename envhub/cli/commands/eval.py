@@ -1,6 +1,5 @@
 """`envhub eval`."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
+from envhub import task_host
 from envhub.agents.engines.base import Temperature
 from envhub.cli.options import given, options_of
 from envhub.environment import validate_config
@@ -80,7 +80,7 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
             with store:
                 if repaired:
                     _note(repaired)
-                rollouts = asyncio.run(_evaluate(config, done, writer, store, say))
+                rollouts = task_host.run(_evaluate(config, done, writer, store, say))
         return _report(config, rollouts, path, ks, (baseline, earlier), as_json)
 
 

@@ -1,10 +1,10 @@
 """`envhub play`: a person is the agent."""
 
-import asyncio
 from typing import Any
 
 import click
 
+from envhub import task_host
 from envhub.cli.options import config_option
 from envhub.driver import Driver
 from envhub.errors import ModelFault
@@ -27,7 +27,7 @@ _HELP = (
 @click.option("--index", default=0, show_default=True, type=click.IntRange(0), help="Which task of the split.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Data seed.")
 def command(environment: str, config: dict[str, Any], split: str, index: int, seed: int) -> None:
-    asyncio.run(_play(Driver(find_spec(environment), config), split, index, seed))
+    task_host.run(_play(Driver(find_spec(environment), config), split, index, seed))
 
 
 async def _play(driver: Driver, split: str, index: int, seed: int) -> None:

@@ -1,12 +1,12 @@
 """`envhub replay`."""
 
-import asyncio
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import click
 
+from envhub import task_host
 from envhub.errors import UserError
 from envhub.records import RolloutStore, read_rollouts
 from envhub.rollout import Rollout
@@ -18,7 +18,7 @@ from envhub.rollout import Rollout
 @click.argument("rollouts", nargs=-1)
 @click.option("--most", default=0, type=click.IntRange(0), help="Replay at most so many (0: all).")
 def command(record: Path, rollouts: tuple[str, ...], most: int) -> int:
-    return asyncio.run(_replay(record, rollouts, most))
+    return task_host.run(_replay(record, rollouts, most))
 
 
 async def _replay(record: Path, rollouts: tuple[str, ...], most: int) -> int:

@@ -1,12 +1,12 @@
 """`envhub train`."""
 
-import asyncio
 import importlib.util
 from pathlib import Path
 from typing import Any
 
 import click
 
+from envhub import task_host
 from envhub.errors import MissingExtraError, UserError
 from envhub.strict_json import dumps
 
@@ -52,7 +52,7 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
         return 0
     from envhub.trainer.run import train
 
-    folder = asyncio.run(train(resolved, resume=resume))
+    folder = task_host.run(train(resolved, resume=resume))
     click.echo(f"done: {folder} (curve.png, metrics.jsonl, rollouts.sqlite, checkpoints/)")
     return 0
 
