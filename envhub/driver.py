@@ -24,6 +24,7 @@ from envhub.tasks import Task, TaskSet
 
 _MAKE_SECONDS = 120.0
 _MAX_CHARACTERS = 4_000_000
+_MAX_MESSAGES = 10_000
 _PLAIN_FAULTS = (DeadlineError, ModelFault, EnvironmentFault)
 _BOUND = f" within ±{MAX_REWARD:g}"
 
@@ -61,17 +62,10 @@ class Driver:
         self.environment_class = spec.load()
         self.config = {**spec.config, **(config or {})}
         self.isolation = self.environment_class.isolation
-        if self.isolation not in ("thread", "process"):
-            raise UserError(f"environment {spec.id!r}: isolation is thread or process, not {self.isolation!r}")
-        if not isinstance(self.environment_class.limits, Limits):
-            raise UserError(f"environment {spec.id!r}: limits is a Limits, not {shown(self.environment_class.limits)}")
         self.step_seconds = step_seconds
         # The configuration is checked here in any case, so that a mistake in it is the user's and not a fault.
-        self._environment = (
-            self._own("its constructor", lambda: self.environment_class(self.config))
-            if environment is None
-            else environment
-        )
+        with self._own("its constructor"):
+            self._environment = self.environment_class(self.config) if environment is None else environment
         self._process = ProcessHost(spec.id) if self.isolation == "process" else None
         self._thread: ThreadHost | None = None
         self._task: TaskHost | None = None
@@ -88,16 +82,20 @@ class Driver:
 
         Raises UserError where it has none.
         """
-        found = self._own("tasks", lambda: self._environment.tasks)
-        if not isinstance(found, TaskSet):
-            raise UserError(f"environment {self.spec.id!r}: tasks is a TaskSet, not {shown(found)}")
-        return found
+        with self._own("tasks"):
+            found = self._environment.tasks
+            if not isinstance(found, TaskSet):
+                raise UserError(f"environment {self.spec.id!r}: tasks is a TaskSet, not {shown(found)}")
+            return found
 
     @property
     def rubric(self) -> Rubric | None:
         """The environment's rubric, where it has one."""
-        found: Rubric | None = self._own("rubric", lambda: getattr(self._environment, "rubric", None))
-        return found
+        with self._own("rubric"):
+            found: Rubric | None = getattr(self._environment, "rubric", None)
+            if not (found is None or isinstance(found, Rubric)):
+                raise UserError(f"environment {self.spec.id!r}: rubric is a Rubric, not {shown(found)}")
+            return found
 
     @property
     def has_oracle(self) -> bool:
@@ -200,9 +198,8 @@ class Driver:
         self._thread = self._thread or ThreadHost(self.spec.id)
         return self._thread
 
-    def _own(self, what: str, read: Callable[[], Any]) -> Any:
-        with authors_mistake(f"environment {self.spec.id!r}: {what}"):
-            return read()
+    def _own(self, what: str) -> AbstractContextManager[None]:
+        return authors_mistake(f"environment {self.spec.id!r}: {what}")
 
     def _checking(self, name: str) -> AbstractContextManager[None]:
         """For looking at what a call returned, which may be objects that raise when they are looked at."""
@@ -233,6 +230,10 @@ class Driver:
                 "returned as observation "
                 f"{shown(value)}: an observation is a str, a Message, a sequence of Messages or an Observation",
             ) from None
+        if len(observation.messages) > _MAX_MESSAGES:
+            raise self._fault(
+                name, f"returned an observation of {len(observation.messages):,} messages; at most {_MAX_MESSAGES:,}"
+            )
         characters = sum(len(message.text) for message in observation.messages)
         if characters > _MAX_CHARACTERS:
             raise self._fault(

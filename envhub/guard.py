@@ -73,11 +73,11 @@ def raised_at(problem: BaseException | None) -> str:
 
 
 @contextmanager
-def converted(convert: Callable[[BaseException], Exception]) -> Iterator[None]:
-    """Turn whatever user code in the block raises into `convert` of it. Errors of envhub's own travel on."""
+def converted(convert: Callable[[BaseException], Exception], passing: type[Exception] = EnvhubError) -> Iterator[None]:
+    """Turn whatever user code in the block raises into `convert` of it. Errors of the type `passing` travel on."""
     try:
         yield
-    except EnvhubError:
+    except passing:
         raise
     except BaseException as problem:  # SystemExit and the like, too
         if is_interruption(problem):
@@ -87,7 +87,7 @@ def converted(convert: Callable[[BaseException], Exception]) -> Iterator[None]:
 
 def authors_mistake(what: str) -> AbstractContextManager[None]:
     """For user code that belongs to no episode: what it raises becomes a UserError that names `what` and the line."""
-    return converted(lambda problem: UserError(f"{what} raised {described(problem)}{raised_at(problem)}"))
+    return converted(lambda problem: UserError(f"{what} raised {described(problem)}{raised_at(problem)}"), UserError)
 
 
 def _safely(convert: Callable[[Any], str], value: Any) -> str:
@@ -130,6 +130,11 @@ def is_interruption(problem: BaseException) -> bool:
         return False
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return True  # raised from C in the frame that happened to run: nothing tells the two apart
+    return raised_by_runner(problem)
+
+
+def raised_by_runner(problem: KeyboardInterrupt) -> bool:
+    """Whether asyncio's runner raised it, which it does for a SIGINT only."""
     from asyncio import runners
 
     trace = trace_of(problem)

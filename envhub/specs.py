@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from envhub.environment import Environment
 from envhub.errors import UserError, did_you_mean
-from envhub.guard import described, is_interruption, shown
+from envhub.guard import authors_mistake, described, is_interruption, shown
+from envhub.limits import Limits
 from envhub.offload import import_path
 
 _IMPORTER = "<frozen importlib"
@@ -50,12 +51,19 @@ class EnvironmentSpec:
 def load_environment(target: str) -> type[Environment]:
     """The environment class at `target`. Raises UserError when it does not import or is no environment class."""
     loaded = load_object(target)
-    if not (inspect.isclass(loaded) and issubclass(loaded, Environment)):
-        raise UserError(f"{target} is not an Environment class")
-    if not isinstance(loaded.name, str) or not loaded.name:
-        raise UserError(f"{target}: name is a text such as 'my_env', not {shown(loaded.name)}")
-    if not (inspect.isclass(loaded.Config) and issubclass(loaded.Config, BaseModel)):
-        raise UserError(f"{target}: Config is a class that derives from EnvironmentConfig, not {shown(loaded.Config)}")
+    with authors_mistake(target):  # what a class holds may raise when it is looked at
+        if not (inspect.isclass(loaded) and issubclass(loaded, Environment)):
+            raise UserError(f"{target} is not an Environment class")
+        if not isinstance(loaded.name, str) or not loaded.name:
+            raise UserError(f"{target}: name is a text such as 'my_env', not {shown(loaded.name)}")
+        if not (inspect.isclass(loaded.Config) and issubclass(loaded.Config, BaseModel)):
+            raise UserError(
+                f"{target}: Config is a class that derives from EnvironmentConfig, not {shown(loaded.Config)}"
+            )
+        if not isinstance(loaded.limits, Limits):
+            raise UserError(f"{target}: limits is a Limits, such as Limits(max_turns=8), not {shown(loaded.limits)}")
+        if loaded.isolation not in ("thread", "process"):
+            raise UserError(f"{target}: isolation is 'thread' or 'process', not {shown(loaded.isolation)}")
     return loaded
 
 

@@ -1,15 +1,20 @@
 """Run coroutines of user code on the event loop, in a task that can be given up."""
 
 import asyncio
+import contextlib
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from envhub.errors import DeadlineError, EnvironmentFault
-from envhub.guard import EscapeError, is_interruption
+from envhub.errors import DeadlineError, EnvhubError, EnvironmentFault
+from envhub.guard import EscapeError, described, is_interruption, raised_at, raised_by_runner
 
 T = TypeVar("T")
+
+_ENDED = "code of an environment, a reward or a tool ended the run from a task of its own,"
+_REMEDY = "repair it, or set isolation = 'process' on the environment, whose code then runs apart"
 
 
 class TaskHost:
@@ -87,32 +92,59 @@ class TaskHost:
             raise again
 
 
-def run(main: Coroutine[Any, Any, T], grace: float = 2.0) -> T:
-    """As `asyncio.run`, but tasks that `main` leaves behind cannot keep it from returning.
+class BackgroundWarning(UserWarning):
+    """User code failed in a task or a callback that nobody waits for."""
 
-    They are cancelled; those that do not end within `grace` seconds are abandoned, and counted.
+
+def run(main: Coroutine[Any, Any, T], grace: float = 2.0) -> T:
+    """As `asyncio.run`, but user code on the loop cannot end it without a word.
+
+    Tasks that `main` leaves behind are cancelled; those that do not end within `grace` seconds are abandoned, and
+    counted. What fails in the background is a BackgroundWarning. Raises EnvhubError where a task of user code ends the
+    loop: by SystemExit, by stopping it, or by cancelling what it has not started.
     """
     with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        loop.set_exception_handler(_warn)
         try:
             return runner.run(main)
+        except asyncio.CancelledError as problem:
+            raise EnvhubError(f"{_ENDED} by cancelling the run's own; {_REMEDY}") from problem
+        except (SystemExit, KeyboardInterrupt) as problem:
+            if isinstance(problem, KeyboardInterrupt) and raised_by_runner(problem):
+                raise
+            raise EnvhubError(f"{_ENDED} by {described(problem)}{raised_at(problem)}; {_REMEDY}") from problem
+        except RuntimeError as problem:
+            if str(problem) != "Event loop stopped before Future completed.":
+                raise
+            raise EnvhubError(f"{_ENDED} by stopping the event loop; {_REMEDY}") from problem
         finally:
-            loop = runner.get_loop()
-            if not loop.is_closed():
-                loop.run_until_complete(_end_all(grace))
+            _finish(loop, grace)
 
 
-async def _end_all(grace: float) -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=grace)
-    for task in left:
+def _finish(loop: asyncio.AbstractEventLoop, grace: float) -> None:
+    until, told = loop.time() + grace, set[asyncio.Task[Any]]()
+    while (left := asyncio.all_tasks(loop)) and (seconds := until - loop.time()) > 0:
+        for task in left - told:
+            task.cancel()
+        told |= left
+        with contextlib.suppress(SystemExit, KeyboardInterrupt, RuntimeError):  # each may end the loop once more
+            loop.run_until_complete(asyncio.wait(left, timeout=seconds))
+    for task in told:
         if not task.done():
             TaskHost.abandoned_total += 1
             _forsake(task)
         elif not task.cancelled():
             task.exception()  # of a task that nobody waits for: what its code left behind is no error of the run
+
+
+def _warn(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    problem = context.get("exception")
+    if problem is None:
+        warnings.warn(f"in the background: {context.get('message')}", BackgroundWarning, 2)
+    else:
+        text = f"in the background, where no rollout waits for it: {described(problem)}{raised_at(problem)}"
+        warnings.warn(text, BackgroundWarning, 2)
 
 
 def _forsake(task: "asyncio.Task[Any]") -> None:

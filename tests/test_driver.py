@@ -108,6 +108,7 @@ async def test_plain_methods_run_in_a_thread_or_in_a_process(write_environment, 
         ("return Message('user', 'x', name=3), 1.0, False, False, {}", "a message's name is a str"),
         ("return Observation('abc'), 1.0, False, False, {}", "an observation's messages are a tuple of Message"),
         ("return Observation((), 7), 1.0, False, False, {}", "an observation's tools are a tuple of ToolSpec"),
+        ("return [Message('user')] * 10_001, 1.0, False, False, {}", "an observation of 10,001 messages"),
         ("return 'x' * 4_000_001, 1.0, False, False, {}", "an observation of 4,000,001 characters"),
         ("return 'x', 1.0, False, False, {'components': [1]}", r"the components \[1\], not a dict"),
         ("return 'x', 1.0, False, False, {'components': {'style': 'good'}}", "the component 'style' = 'good'"),
@@ -340,7 +341,7 @@ async def test_cancelling_a_step_ends_it(write_environment) -> None:
 def test_a_mistake_in_the_configuration_is_the_users(write_environment) -> None:
     with pytest.raises(ConfigError, match="no configuration key 'size'"):
         Driver(write_environment(_body()), {"size": 1})
-    with pytest.raises(UserError, match="isolation is thread or process, not 'moon'"):
+    with pytest.raises(UserError, match="isolation is 'thread' or 'process', not 'moon'"):
         Driver(write_environment(_body(isolation="moon"), file="moon.py"))
 
 
@@ -349,16 +350,34 @@ def test_a_mistake_in_the_configuration_is_the_users(write_environment) -> None:
     [
         ("def __init__(self, config=None): raise OSError('no display')", "its constructor raised OSError: no display"),
         ("def __init__(self, config=None): sys.exit(4)", "its constructor raised SystemExit: 4"),
-        ("limits = 5", "limits is a Limits, not 5"),
+        ("def __init__(self, config=None): raise Silent()", "its constructor raised Silent: <Silent: its text fails"),
+        ("rubric = 5", "rubric is a Rubric, not 5"),
+        ("rubric = Ghost()", "rubric raised CancelledError: boo"),
+        ("tasks = Ghost()", "tasks raised CancelledError: boo"),
         ("tasks = None", "tasks is a TaskSet, not None"),
         ("tasks = property(lambda self: 1 / 0)", r"tasks raised ZeroDivisionError: division by zero \(.*probe\.py"),
         ("rubric = property(lambda self: 1 / 0)", "rubric raised ZeroDivisionError"),
     ],
 )
 def test_a_mistake_in_the_class_is_its_authors(write_environment, line: str, message: str) -> None:
-    spec = write_environment(f"class Probe(Environment):\n    {line}\n")
+    spec = write_environment(f"{MUTE}\nclass Probe(Environment):\n    {line}\n")
     with pytest.raises(UserError, match=f"environment 'probe': {message}"):
         _ = Driver(spec).tasks, Driver(spec).rubric
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("limits = 5", "limits is a Limits, such as .*, not 5"),
+        ("limits = Ghost()", r"raised CancelledError: boo \(.*probe\.py"),
+        ("isolation = Ghost()", "isolation is 'thread' or 'process', not <.*Ghost object"),
+        ("Config = Ghost()", "raised CancelledError: boo"),
+        ("name = Ghost()", "raised CancelledError: boo"),
+    ],
+)
+def test_what_a_class_declares_is_checked_when_it_is_loaded(write_environment, line: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"probe.py:Probe:? {message}"):
+        write_environment(f"{MUTE}\nclass Probe(Environment):\n    {line}\n").load()
 
 
 async def test_an_oracle_of_another_type_is_a_fault(write_environment) -> None:

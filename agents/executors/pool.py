@@ -135,7 +135,10 @@ class RolloutPool:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 self._running -= done  # from here on they are the consumer's: `close` must not drop them
-                ready.extend(item.result() for item in done)
+                failed = [item for item in done if item.cancelled() or item.exception() is not None]
+                ready.extend(item.result() for item in done.difference(failed))
+                for item in failed:
+                    item.result()
                 while ready:
                     yield ready.pop(0)
         finally:

@@ -9,8 +9,7 @@ from envhub.check.play import Episode, Policy, oracle_policy, play, random_polic
 from envhub.check.report import Verdict, fail
 from envhub.driver import Driver
 from envhub.environment import Environment, has_oracle
-from envhub.errors import DeadlineError, EnvironmentFault, Fault, UserError
-from envhub.limits import Limits
+from envhub.errors import DeadlineError, EnvironmentFault, Fault
 from envhub.offload import ThreadHost
 from envhub.registry import as_spec
 from envhub.specs import EnvironmentSpec
@@ -71,8 +70,6 @@ class Subject:
         spec = await off_loop(lambda: as_spec(self.given), "the import", _IMPORT_SECONDS)
         self.spec = replace(spec, config={**spec.config, **self.config})
         cls = await off_loop(self.spec.load, "the import", _IMPORT_SECONDS)
-        if not isinstance(cls.limits, Limits):
-            raise UserError(f"{cls.__name__}.limits is {cls.limits!r:.80}; write limits = Limits(max_turns=…)")
         self.cls = cls
 
     async def driver(self, **config: Any) -> Driver:

@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -92,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str], *, debug: bool = False) -> int:
     """Run the command line and return its exit code."""
+    _show_any_text()
     _show_warnings()
     _end_cleanly_on_sigterm()
     try:
@@ -106,15 +108,14 @@ def run(arguments: Sequence[str], *, debug: bool = False) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("envhub: interrupted", err=True)
         return 130
-    except UserError as problem:
-        return _failed(str(problem), 2, debug)
     except BrokenPipeError:
         return 1
-    except EnvhubError as problem:
-        return _failed(str(problem), 1, debug)
     except BaseException as problem:  # also what is no Exception, such as a SystemExit of a plugin
-        from envhub.guard import described
+        from envhub.guard import described, text_of
 
+        if isinstance(problem, EnvhubError):
+            code = 2 if isinstance(problem, UserError) else 1
+            return _failed(text_of(problem) or described(problem), code, debug)
         if isinstance(problem, OSError) and problem.errno in _USERS_PLACES and problem.filename is not None:
             return _failed(f"cannot use {problem.filename}: {problem.strerror}", 2, debug)
         text = f"internal error: {described(problem)}; run it again with --debug and report the traceback"
@@ -156,6 +157,12 @@ def _end_cleanly_on_sigterm() -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, end)
+
+
+def _show_any_text() -> None:
+    """Escape what the terminal's encoding does not have, such as half of a surrogate pair, instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _show_warnings() -> None:

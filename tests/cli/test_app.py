@@ -1,6 +1,7 @@
 """The command line: exit codes, suggestions, and each command as typed."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -322,3 +323,19 @@ def test_a_dry_run_prints_the_resolved_configuration(cli):
     assert code == 0
     config = json.loads(out)
     assert (config["env_config"], config["steps"], config["model"]) == ({"high": 9}, 2, "tiny")
+
+
+def test_text_that_a_terminal_cannot_show_is_escaped(tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "from envhub import Environment\n"
+        "class Odd(Environment):\n"
+        "    def reset(self, *, seed=None, options=None): return 'half \\ud83d é', {}\n"
+        "    def step(self, action): return '', 1.0, True, False, {}\n"
+    )
+    command = [sys.executable, "-m", "envhub.cli", "play", "odd.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, input=b"hello\n", capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert rb"half \ud83d \xe9" in done.stdout

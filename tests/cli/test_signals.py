@@ -87,3 +87,51 @@ def test_a_task_that_an_environment_leaves_behind_does_not_hold_the_process(tmp_
     command = [sys.executable, "-m", "envhub.cli", "eval", "left.py", "--model", "scripted:null", "--tasks", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+HOSTILE = """
+import asyncio
+from envhub import Environment
+async def work():
+    await asyncio.sleep(0.01)
+    {does}
+class Hostile(Environment):
+    async def reset(self, *, seed=None, options=None):
+        self.task = asyncio.get_running_loop().create_task(work())
+        await asyncio.sleep(0.1)
+        return "x", {{}}
+    async def step(self, action):
+        return "", 1.0, True, False, {{}}
+"""
+
+
+def _evaluate(tmp_path: Path, does: str) -> "subprocess.CompletedProcess[str]":
+    (tmp_path / "hostile.py").write_text(HOSTILE.format(does=does))
+    command = [sys.executable, "-m", "envhub.cli", "eval", "hostile.py", "--model", "scripted:null", "--tasks", "3"]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3 ("),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt ("),
+        ("asyncio.get_running_loop().stop()", "stopping the event loop; "),
+        ("[task.cancel() for task in asyncio.all_tasks()]", "cancelling the run's own; "),
+    ],
+)
+def test_a_task_of_an_environment_that_ends_the_run_is_named(tmp_path: Path, does: str, said: str) -> None:
+    done = _evaluate(tmp_path, does)
+    assert done.returncode == 1
+    line = next(line for line in done.stderr.splitlines() if line.startswith("envhub: code of an environment"))
+    assert f"ended the run from a task of its own, by {said}" in line and "isolation = 'process'" in line
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("does", ["1 / 0", "asyncio.get_running_loop().call_soon(lambda: 1 / 0)"])
+def test_what_fails_in_the_background_is_a_note_in_one_line(tmp_path: Path, does: str) -> None:
+    done = _evaluate(tmp_path, does)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("envhub: note: in the background, where no rollout waits for it: ZeroDivisionError")
+    assert line.endswith("hostile.py:6)")

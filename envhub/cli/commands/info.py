@@ -9,8 +9,6 @@ import click
 from envhub.cli.options import config_option
 from envhub.driver import Driver
 from envhub.errors import UserError
-from envhub.guard import shown
-from envhub.limits import Limits
 from envhub.registry import spec as find_spec
 from envhub.strict_json import dumps
 
@@ -22,8 +20,6 @@ from envhub.strict_json import dumps
 def command(environment: str, config: dict[str, Any], as_json: bool) -> None:
     found = find_spec(environment)
     cls = found.load()
-    if not isinstance(cls.limits, Limits):
-        raise UserError(f"{found.target}: limits is a Limits, such as Limits(max_turns=8), not {shown(cls.limits)}")
     about: dict[str, Any] = {
         "id": found.id,
         "source": found.source,

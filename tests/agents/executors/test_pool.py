@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import itertools
 
 import pytest
@@ -172,18 +173,32 @@ async def test_closing_ends_what_runs(flaky) -> None:
     assert pool.ledger.dropped == {"cancelled": 2}
 
 
-async def test_a_users_mistake_ends_the_run_with_its_own_message(write_environment) -> None:
-    body = """
+MISTAKEN = """
 class Probe(Environment):
     async def reset(self, *, seed=None, options=None):
         from envhub import UserError
         raise UserError("the data file is missing; download it first")
     async def step(self, action): ...
 """
-    pool = _pool(write_environment(body))
+
+
+async def test_a_users_mistake_ends_the_run_with_its_own_message(write_environment) -> None:
+    pool = _pool(write_environment(MISTAKEN))
     with pytest.raises(UserError, match="download it first"):
         await pool.run_group(pool.tasks.get("train", 0), 2)
     assert pool.ledger.dropped == {"cancelled": 2}
+
+
+async def test_a_mistake_that_many_groups_meet_is_told_once(write_environment) -> None:
+    pool, told = _pool(write_environment(MISTAKEN)), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    with pytest.raises(UserError, match="download it first"):
+        async for _ in pool.run((pool.tasks.get("train", index) for index in range(8)), 2):
+            pass
+    gc.collect()
+    await asyncio.sleep(0)
+    assert told == []
+    assert pool.ledger.issued == sum(pool.ledger.dropped.values())
 
 
 @pytest.mark.parametrize(("name", "value"), [("concurrency", 0), ("concurrency", -2), ("retries", -1)])
