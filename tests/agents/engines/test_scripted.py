@@ -107,7 +107,7 @@ async def test_a_callable_hears_the_messages_and_may_be_async() -> None:
         return f"{messages[-1].text} {request.turn}"
 
     async def later(messages, request):
-        return Action("hm", (ToolCall("c", "move", None, "{"),))
+        return Action("hm", (ToolCall("c", "move", None, "{", "not JSON"),))
 
     asked = {"messages": (Message("user", "hi"),), "turn": 4}
     assert await _said(ScriptedEngine(plain), **asked) == "hi 4"
