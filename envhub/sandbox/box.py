@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from envhub.errors import EnvironmentFault
+from envhub.sandbox import landlock
 from envhub.sandbox.base import CallResult, RunOutcome, SandboxLimits
+from envhub.sandbox.places import own_rules, shared_ruleset
 from envhub.sandbox.seccomp import build_filter
 from envhub.sandbox.wire import TooLargeError, decode, frame
 
@@ -90,6 +92,11 @@ def _claim_user() -> tuple[int, socket.socket]:
     raise EnvironmentFault(f"all {SLOTS} sandbox users are taken; run fewer submissions at once")
 
 
+def _make_directory() -> str:
+    """A new working directory, named without links."""
+    return os.path.realpath(tempfile.mkdtemp(prefix="envhub-sandbox-"))
+
+
 def _own_threads() -> int:
     """How many threads the current user has; RLIMIT_NPROC counts them all when there is no private user."""
     count = 0
@@ -129,14 +136,16 @@ class Box:
         uid = None
         if os.geteuid() == 0:
             uid, self._claim = _claim_user()
-        self._directory = tempfile.mkdtemp(prefix="envhub-sandbox-")
+        self._directory = _make_directory()
         if uid is not None:
             os.chown(self._directory, uid, uid)
         control, control_far = socket.socketpair()
         self._sockets += [control, control_far]
         channel, channel_far = socket.socketpair()
         self._sockets += [channel, channel_far]
-        self._process = self._spawn(control_far, channel_far, stdin)
+        version = landlock.abi()
+        shared = shared_ruleset(version, os.path.dirname(self._directory)) if version else -1
+        self._process = self._spawn(control_far, channel_far, shared, stdin)
         self._control_reader, self._control = await asyncio.open_unix_connection(sock=control)
         self._transports.append(self._control.transport)
         self.replies, self.requests = await asyncio.open_unix_connection(sock=channel)
@@ -155,6 +164,8 @@ class Box:
                     "limits": limits,
                     "uid": uid,
                     "directory": self._directory,
+                    "landlock": version,
+                    "rules": own_rules(self._directory) if version else [],
                     "filter": build_filter(signals=uid is not None).hex(),
                 }
             )
@@ -166,7 +177,9 @@ class Box:
         self.started = time.monotonic()
         self._report = asyncio.create_task(self._read_report())
 
-    def _spawn(self, control: socket.socket, channel: socket.socket, stdin: bytes) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, control: socket.socket, channel: socket.socket, ruleset: int, stdin: bytes
+    ) -> subprocess.Popen[bytes]:
         """Start the supervisor. Not by asyncio, whose processes cannot be waited for once their tasks are cancelled."""
         out, out_far = os.pipe()
         self._pipes.append(os.fdopen(out, "rb", 0))
@@ -177,13 +190,13 @@ class Box:
             with os.fdopen(os.dup(given), "wb") as file:
                 file.write(stdin)
             os.lseek(given, 0, os.SEEK_SET)
-            fds = (control.fileno(), channel.fileno())
+            fds = (control.fileno(), channel.fileno(), ruleset)
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-X", "utf8", str(_SCRIPT), *map(str, fds)],
                 stdin=given,
                 stdout=out_far,
                 stderr=err_far,
-                pass_fds=fds,
+                pass_fds=[fd for fd in fds if fd >= 0],
                 env={},
                 cwd=self._directory,
                 start_new_session=True,

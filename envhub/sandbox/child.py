@@ -16,10 +16,12 @@ import time
 MYPY = False
 if MYPY:
     from envhub.sandbox.folders import over_quota, remove_tree
+    from envhub.sandbox.landlock import checked, make_ruleset, restrict
     from envhub.sandbox.worker import receive, run_program, send, serve, serve_tests
 else:  # started by its path with nothing of envhub importable: the neighbour is found by the folder
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from folders import over_quota, remove_tree
+    from landlock import checked, make_ruleset, restrict
     from worker import receive, run_program, send, serve, serve_tests
 
     del sys.path[0]
@@ -32,37 +34,12 @@ _KILLER_OFFSET = 1000
 # --- the worker: confinement ---------------------------------------------------------------------------------------
 
 
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
-    return result
-
-
-def _confine_writes(libc: ctypes.CDLL) -> None:
-    """Landlock, where the kernel has it: writes only below the working directory, no TCP, no signal or trace to the outside."""
-    abi = libc.syscall(444, None, ctypes.c_size_t(0), 1)
-    if abi < 1:
-        return
-    handled = sum(1 << bit for bit in (1, 4, 5, 6, 7, 8, 9, 10, 11, 12))
-    handled |= (1 << 13 if abi >= 2 else 0) | (1 << 14 if abi >= 3 else 0)
-    words = [handled] + ([0b11] if abi >= 4 else []) + ([0b11] if abi >= 6 else [])
-    attributes = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
-    ruleset = _checked(libc.syscall(444, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset")
-    for path, rights in ((".", handled), ("/dev/null", handled & (1 << 1 | 1 << 14))):
-        place = os.open(path, os.O_PATH)
-        rule = rights.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
-        _checked(libc.syscall(445, ruleset, 1, rule, 0), "landlock_add_rule")
-        os.close(place)
-    _checked(libc.syscall(446, ruleset, 0), "landlock_restrict_self")
-    os.close(ruleset)
-
-
 def _load_filter(libc: ctypes.CDLL, program: bytes) -> None:
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
     pointer = ctypes.byref(Program(len(program) // 8, program))
-    _checked(libc.prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0), "seccomp filter")
+    checked(libc.prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0), "seccomp filter")
 
 
 def _reach_library(handles: "dict[str, int]") -> None:
@@ -96,10 +73,14 @@ def _limit(kind: int, soft: int, hard: "int | None" = None) -> None:
     resource.setrlimit(kind, (min(soft, ceiling), ceiling))
 
 
-def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, int]") -> None:
+def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, int]", shared: int) -> None:
     limits, uid, directory = config["limits"], config["uid"], config["directory"]
     assert isinstance(limits, dict) and isinstance(directory, str)
     libc = ctypes.CDLL(None, use_errno=True)
+    rules, version = config["rules"], config["landlock"]
+    assert isinstance(rules, list) and isinstance(version, int)
+    # made before the user changes, who may not be able to walk to these places
+    rulesets = [shared, make_ruleset(version, rules)] if version else []
     os.setsid()
     os.chdir(directory)
     os.umask(0o077)
@@ -112,11 +93,12 @@ def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, i
     _limit(resource.RLIMIT_NPROC, limits["processes"])
     if isinstance(uid, int):
         os.setresuid(uid, uid, uid)
-    _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    _checked(libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "parent-death signal")
+    checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    checked(libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "parent-death signal")
     if os.getppid() != supervisor:
         os._exit(1)
-    _confine_writes(libc)
+    for ruleset in rulesets:
+        restrict(ruleset)
     _load_filter(libc, bytes.fromhex(str(config["filter"])))
     _reach_library(handles)
     os.environ.clear()
@@ -124,9 +106,11 @@ def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, i
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
 
 
-def _work(config: "dict[str, object]", channel: int, gate: int, supervisor: int, handles: "dict[str, int]") -> None:
+def _work(
+    config: "dict[str, object]", channel: int, gate: int, supervisor: int, handles: "dict[str, int]", shared: int
+) -> None:
     try:
-        _confine(config, supervisor, handles)
+        _confine(config, supervisor, handles, shared)
         limits = config["limits"]
         assert isinstance(limits, dict)
         source, entry, budget = str(config["source"]), config["entry"], int(limits["result_kb"]) << 10
@@ -215,7 +199,8 @@ def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
             return "disk"
 
 
-def _supervise(control: int, channel: int) -> None:
+def _supervise(control: int, channel: int, shared: int) -> None:
+    """`shared` is the ruleset that all submissions are held to, beside one of their own; -1 without Landlock."""
     config = receive(control)
     limits, directory, uid = config["limits"], str(config["directory"]), config["uid"]
     assert isinstance(limits, dict) and (uid is None or isinstance(uid, int))
@@ -229,7 +214,7 @@ def _supervise(control: int, channel: int) -> None:
     if worker == 0:
         os.close(control)
         os.close(gate)
-        return _work(config, channel, gate_end, supervisor, handles)
+        return _work(config, channel, gate_end, supervisor, handles, shared)
     reason, code, cpu = "ended", 0, 0.0
     try:
         null = os.open("/dev/null", os.O_RDWR)
@@ -252,4 +237,4 @@ def _supervise(control: int, channel: int) -> None:
 
 
 if __name__ == "__main__":
-    _supervise(int(sys.argv[1]), int(sys.argv[2]))
+    _supervise(*map(int, sys.argv[1:]))

@@ -4,6 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from envhub.sandbox import landlock
 from envhub.sandbox.base import Probe, RunOutcome, Sandbox, SandboxLimits
 
 _LIMITS = SandboxLimits(wall_seconds=5.0, cpu_seconds=2, memory_mb=256, output_kb=64, file_mb=1)
@@ -29,6 +30,10 @@ _ATTEMPTS = {
     "process limit": "import os; [os.fork() or __import__('time').sleep(9) for _ in range(64)]",
     "no trace of processes": "import ctypes; r = ctypes.CDLL(None).ptrace(0, 0, 0, 0)\n        if r < 0: raise OSError",
     "no new namespaces": "import ctypes; r = ctypes.CDLL(None).unshare(0x10000000)\n        if r < 0: raise OSError",
+}
+_FILE_ATTEMPTS = {
+    "no writes outside": "open(secret + '/x', 'w')",
+    "host files unreadable": "open(secret + '/file')",
 }
 _ENVIRONMENT = """
 import os
@@ -73,25 +78,29 @@ async def run_probes(sandbox: Sandbox) -> list[Probe]:
     daemon = (await sandbox.calls(_DAEMON, "f", [[None]], _LIMITS))[0]
     gone = daemon.outcome is RunOutcome.ok and not _alive(daemon.value)
     probes.append(Probe("no survivors", True, gone, f"{daemon.outcome.value}: {daemon.error}"))
-    probes.append(await _write_probe(sandbox))
-    return probes
+    return probes + await _file_probes(sandbox)
 
 
-async def _write_probe(sandbox: Sandbox) -> Probe:
-    """Promised only where the kernel has Landlock; a world-writable folder shows it."""
+def _open_to_all(folder: Path) -> None:
+    folder.chmod(0o777)
+    file = folder / "file"
+    file.touch()
+    file.chmod(0o666)
+
+
+async def _file_probes(sandbox: Sandbox) -> list[Probe]:
+    """Promised only where the kernel has Landlock; a folder and a file that are open to every user show it."""
+    promised = landlock.abi() > 0
+    probes = []
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        source = _ATTEMPT.format(body="open(secret + '/x', 'w')")
-        result = (await sandbox.calls(source, "f", [[folder]], _LIMITS))[0]
-    promised = "landlock" in _security_modules()
-    return Probe("no writes outside", promised, result.value == "stopped", f"{result.outcome.value}: {result.value}")
-
-
-def _security_modules() -> str:
-    try:
-        return Path("/sys/kernel/security/lsm").read_text()
-    except OSError:
-        return ""
+        _open_to_all(Path(folder))
+        for name, body in _FILE_ATTEMPTS.items():
+            result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[folder]], _LIMITS))[0]
+            detail = f"{result.outcome.value}: {result.value or result.error}"
+            if not promised:
+                detail += "; this kernel has no Landlock, or it is switched off"
+            probes.append(Probe(name, promised, result.value == "stopped", detail))
+    return probes
 
 
 def _alive(pid: int) -> bool:

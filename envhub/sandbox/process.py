@@ -1,8 +1,9 @@
 """The process tier: each submission in its own fresh process, confined by the kernel's per-process means.
 
 Contents: empty environment, own session and temporary directory, resource limits, no new privileges, a system-call
-filter, Landlock for writes where the kernel has it, and a private user for each slot where the hub runs as root.
-Not promised: a bound on the memory of all processes together, and hiding of world-readable files.
+filter, a private user for each slot where the hub runs as root, and Landlock where the kernel has it: no file can be
+opened but those of the standard library (to read) and of the submission's own directory. Not promised: a bound on the
+memory of all processes together; without Landlock, hiding of world-readable files; hiding of names and sizes of files.
 """
 
 import asyncio

@@ -308,6 +308,7 @@ async def test_every_promised_property_holds(sandbox: ProcessSandbox) -> None:
 
 
 async def test_nothing_is_left_after_many_gradings_at_once(sandbox: ProcessSandbox, folder: Path) -> None:
+    await sandbox.start()
     before, fds = children(), len(os.listdir("/proc/self/fd"))
     sources = [
         "def f(a): return a",

@@ -1,6 +1,7 @@
 """Data files whose tests are programs: hostile submissions earn nothing, honest ones are paid."""
 
 import json
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from envhub.environments.sandbox_code import SandboxCodeEnvironment
 from envhub.errors import EnvironmentFault, UserError
+from envhub.sandbox import landlock
 from envhub.tasks import Task
 
 PAIRS = {
@@ -189,6 +191,14 @@ async def test_a_hostile_submission_earns_nothing_by_assertions(tmp_path: Path):
         "def plus(a, b): return True",
     ):
         assert not await solves(tmp_path, row, code)
+
+
+@pytest.mark.skipif(landlock.abi() < 1, reason="this kernel has no Landlock")
+async def test_a_submission_that_reads_the_solution_from_the_file_is_not_paid():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        cheat = f"import json\nexec((row := json.loads(open({folder + '/tasks.jsonl'!r}).read()))['prompt'] + row['canonical_solution'])"
+        assert not await solves(Path(folder), PAIRS, f"{cheat}\ninner = pairs\ndef pairs(xs): return inner(xs)")
 
 
 async def test_the_honest_solution_of_the_exploited_task_is_paid(tmp_path: Path):

@@ -1,0 +1,96 @@
+"""Which files of the machine a submission may read: the interpreter, its standard library and what these load."""
+
+import functools
+import os
+import ssl
+import sys
+import sysconfig
+from dataclasses import dataclass
+
+from envhub.sandbox import landlock
+from envhub.sandbox.landlock import ALL, DEVICES, LIST, READ
+
+_SYSTEM = (
+    "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64",
+    "/usr/share/zoneinfo", "/usr/share/locale",
+)  # fmt: skip
+_SYSTEM_FILES = ("/etc/localtime", "/etc/ld.so.cache", "/etc/mime.types")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders with all that is below them, folders of which the names alone may be listed, and single files.
+
+    All of them are in `tops` or below.
+    """
+
+    tops: tuple[str, ...]
+    folders: tuple[str, ...]
+    listed: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@functools.cache
+def readable_places() -> Places:
+    """What a submission may read. Installed packages are no part of it: envhub's own hold the solutions of tasks.
+
+    A folder that holds such packages is given by its other entries, links left out.
+    """
+    stdlib = os.path.realpath(os.path.dirname(os.__file__))
+    dynamic = [path for path in sys.path if os.path.basename(path) == "lib-dynload"]
+    tops = {os.path.realpath(path) for path in (*_SYSTEM, os.path.join(sys.base_prefix, "lib"), stdlib, *dynamic)}
+    sites = [path for path in sys.path if path not in dynamic and not path.endswith(".zip")]
+    sites += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), "/usr/lib/python3"]
+    sites += [os.path.join(place, name) for place in (stdlib, *tops) for name in ("site-packages", "dist-packages")]
+    sites += [os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 2)]
+    hidden = {os.path.realpath(path) for path in sites} - tops
+    hidden = {path for path in hidden if not any(_below(top, path) for top in tops)}
+
+    folders: set[str] = set()
+    listed: set[str] = set()
+    single = {os.path.realpath(sys.executable), *_SYSTEM_FILES}
+    single |= {os.path.join(os.path.dirname(ssl.get_default_verify_paths().openssl_cafile), "openssl.cnf")}
+    files = set(single)
+    todo = sorted(tops)
+    while todo:
+        path = todo.pop()
+        if path in hidden or not os.path.isdir(path):
+            continue
+        if not any(_below(place, path) for place in hidden):
+            folders.add(path)
+            continue
+        listed.add(path)
+        try:
+            entries = list(os.scandir(path))
+        except OSError:  # a folder that nobody but another user may list
+            continue
+        todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        files |= {entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
+    return Places((*sorted(tops), *sorted(single)), tuple(sorted(folders)), tuple(sorted(listed)), tuple(sorted(files)))
+
+
+@functools.cache
+def shared_ruleset(version: int, parent: str) -> int:
+    """A ruleset for every submission that works somewhere below `parent`; its descriptor stays open.
+
+    There may be hundreds of rules, so they are made once. `own_rules` take the rest of `parent` away again.
+    Raises `OSError`.
+    """
+    return landlock.make_ruleset(version, [(parent, ALL), *DEVICES, *_read_rules()])
+
+
+def own_rules(folder: str) -> list[tuple[str, int]]:
+    """What a submission that works in `folder` is held to beside the shared ruleset."""
+    places, parent = readable_places(), os.path.dirname(folder)
+    apart = not any(_below(top, parent) or _below(parent, top) or top == parent for top in places.tops)
+    return [(folder, ALL), *DEVICES, *([(top, READ) for top in places.tops] if apart else _read_rules())]
+
+
+def _read_rules() -> list[tuple[str, int]]:
+    places = readable_places()
+    readable = [(path, READ) for path in (*places.folders, *places.files)]
+    return readable + [(path, LIST) for path in places.listed]
+
+
+def _below(path: str, top: str) -> bool:
+    return path.startswith(f"{top.rstrip('/')}/")
