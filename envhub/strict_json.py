@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100
@@ -15,20 +15,20 @@ class NotJsonError(ValueError):
 def loads(text: str | bytes) -> Any:
     """The value of a JSON text.
 
-    Raises json.JSONDecodeError for what is no JSON, and NotJsonError, saying what it is, for NaN and infinities, a key
-    that an object has twice, lists and objects that are nested more than 100 deep, and whole numbers of more digits than
-    Python reads. Both are ValueErrors, as is the UnicodeDecodeError of bytes that are no text.
+    Raises json.JSONDecodeError for what is no JSON, and NotJsonError, saying what it is, for NaN, infinities and numbers
+    that would become one (1e999), a key that an object has twice, lists and objects that are nested more than 100 deep,
+    and whole numbers of more digits than Python reads. Both are ValueErrors, as is the UnicodeDecodeError of bytes that
+    are no text.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=unambiguous)
+        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unambiguous)
     except RecursionError:
         raise NotJsonError(f"nested more than {MAX_DEPTH} deep") from None
     except (json.JSONDecodeError, UnicodeDecodeError, NotJsonError):
         raise
     except ValueError:  # Python's own limit on the digits of a number
         raise NotJsonError("a whole number of thousands of digits") from None
-    if _is_deep(value):
-        raise NotJsonError(f"nested more than {MAX_DEPTH} deep")
+    _check(value)
     return value
 
 
@@ -37,7 +37,7 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_finite(value), indent=indent, allow_nan=False, default=str)
 
 
-def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these keys and values, for `json.loads`. Raises NotJsonError for a key that is there twice."""
     made = dict(pairs)
     if len(made) < len(pairs):
@@ -50,19 +50,32 @@ def _refuse(constant: str) -> NoReturn:
     raise NotJsonError(f"{constant} is no JSON")
 
 
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner.extend(item.values())
-            elif isinstance(item, list):
-                inner.extend(item)
+def _check(value: Any) -> None:
+    """Raise NotJsonError for deep nesting and infinities. Level by level, at the speed of C over long lists of numbers."""
+    level: list[Collection[Any]] = [[value]]
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Collection[Any]] = []
+        for items in level:
+            kinds = set(map(type, items))
+            if float in kinds and any(map(math.isinf, items if len(kinds) == 1 else _floats(items))):
+                raise NotJsonError("a number beyond the range of floating point")
+            if dict in kinds or list in kinds:
+                inner += [
+                    item.values() if isinstance(item, dict) else item for item in items if isinstance(item, dict | list)
+                ]
         if not inner:
-            return False
+            return
         level = inner
-    return any(isinstance(item, dict | list) for item in level)
+    raise NotJsonError(f"nested more than {MAX_DEPTH} deep")
+
+
+def _floats(items: Collection[Any]) -> Iterator[float]:
+    return (item for item in items if isinstance(item, float))
+
+
+def named(value: float) -> str:
+    """The text that stands for a number that is not finite: "NaN", "Infinity" or "-Infinity"."""
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _finite(value: Any) -> Any:
@@ -71,5 +84,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return named(value)
     return value

@@ -5,7 +5,6 @@ hash of (set, split, seed, index), so that neighbouring seeds and different spli
 """
 
 import hashlib
-import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from envhub.errors import DataError, UserError, did_you_mean
 from envhub.guard import authors_mistake, require, require_all, shown
 from envhub.messages import Message
-from envhub.strict_json import NotJsonError, unambiguous
+from envhub.strict_json import NotJsonError, loads
 
 TRAIN = "train"
 EVAL = "eval"
@@ -189,7 +188,7 @@ def read_jsonl(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
     """Read a JSON-lines file as (line number from 1, object) pairs; blank lines are passed over.
 
     Raises DataError naming the file and the line for a missing file, text that is not UTF-8, a broken line, a line that
-    is no object, an object that has a key twice, and a file without lines.
+    is no object, what `envhub.strict_json.loads` refuses (a key twice, NaN, deep nesting), and a file without lines.
     """
     path = Path(path)
     try:
@@ -201,14 +200,14 @@ def read_jsonl(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=unambiguous)
+            row = loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except UnicodeDecodeError as problem:
             raise DataError(
                 f"{path}, line {number}: not UTF-8 (byte {problem.start}); save the file as UTF-8"
             ) from None
         except NotJsonError as problem:
             raise DataError(f"{path}, line {number}: {problem}") from None
-        except (ValueError, RecursionError) as problem:
+        except ValueError as problem:
             raise DataError(f"{path}, line {number}: not JSON: {problem}") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")

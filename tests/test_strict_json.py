@@ -30,6 +30,8 @@ def test_json_comes_back_as_it_was(value: object) -> None:
         ('{"a": {"b": 1, "c": 2, "b": 1}}', "an object with the key 'b' twice"),
         ("NaN", "NaN is no JSON"),
         ("[-Infinity]", "-Infinity is no JSON"),
+        ("1e999", "a number beyond the range of floating point"),
+        ('{"a": [1, 2.5, {"b": -1e400}]}', "a number beyond the range of floating point"),
     ],
 )
 def test_what_breaks_others_is_refused_in_words(text: str, problem: str) -> None:
