@@ -13,6 +13,7 @@ from envhub.sandbox.grading import (
     same_output,
     same_value,
 )
+from envhub.sandbox.joining import joined
 from envhub.sandbox.process import ProcessSandbox, is_plain
 
 TIERS: dict[str, type[Sandbox]] = {"process": ProcessSandbox}
@@ -33,6 +34,7 @@ __all__ = [
     "grade_function",
     "grade_program",
     "is_plain",
+    "joined",
     "make_sandbox",
     "same_output",
     "same_value",

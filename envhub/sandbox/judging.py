@@ -11,6 +11,7 @@ from typing import TypeVar
 from envhub.errors import EnvironmentFault
 from envhub.sandbox.base import CallResult, RunOutcome
 from envhub.sandbox.box import Box, BrokenProtocolError, SubmissionError
+from envhub.sandbox.joining import joined
 from envhub.sandbox.wire import Handle, TooLargeError, encode
 
 _T = TypeVar("_T")
@@ -51,7 +52,7 @@ def completed(tests: str, entry: str) -> tuple[str, list[str]]:
                 known.add(name)
     lacking = sorted(modules - known)
     names = sorted(name for name in used - known - modules if not name.startswith("__"))
-    return "".join(f"import {name}\n" for name in lacking) + tests, [entry, *names]
+    return joined("".join(f"import {name}\n" for name in lacking), tests), [entry, *names]
 
 
 async def judge(submission: Box, checker: Box, entry: str) -> CallResult:

@@ -1,8 +1,6 @@
 """Write a Python function; hidden tests judge it, and the first one that fails comes back."""
 
-import ast
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from envhub.environment import EnvironmentConfig, Reset, Step
+from envhub.environments.sandbox_code.answers import defines, submission
 from envhub.environments.sandbox_code.bank import LEVELS
 from envhub.environments.sandbox_code.tasks import bank_tasks, from_jsonl, tests_of
 from envhub.errors import UserError
@@ -22,12 +21,13 @@ from envhub.sandbox import (
     default_sandbox,
     grade_by_tests,
     grade_function,
+    joined,
     same_value,
 )
 from envhub.single_turn import TaskEnvironment
 from envhub.tasks import Task, TaskSet
 
-_FENCE = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_UNDEFINED = "NameError: the source defines no function"  # what a sandbox says of a name that cannot be called
 
 
 class SandboxCodeConfig(EnvironmentConfig):
@@ -93,12 +93,12 @@ class SandboxCodeEnvironment(TaskEnvironment):
         self.used += 1
         entry = self.hidden.entry
         source = submission(action.text, entry)
-        defined = defines(source, entry)
-        if not defined:
+        report = await self._grade(source) if defines(source, entry) else None
+        defined = report is not None and not _lacks_function(report, entry)
+        if report is None or not defined:
             said = f"Your answer defines no function {entry}."
             report = Report(0, max(1, len(self.hidden.cases)), {"no_function": 1})
         else:
-            report = await self._grade(source)
             said = _feedback(report, entry)
         value = self._value(defined, report)
         gain, self.best = max(0.0, value - self.best), max(self.best, value)
@@ -126,12 +126,11 @@ class SandboxCodeEnvironment(TaskEnvironment):
         sandbox = default_sandbox()
         await sandbox.start()
         preamble = self.task.info.get("preamble", "")
-        if preamble:
-            source = f"{preamble}\n{source}"
+        source = joined(preamble, source)
         if self.hidden.cases:
             same = same_value if self.hidden.exact_types else _equal
             return await grade_function(sandbox, source, self.hidden.entry, self.hidden.cases, limits, same=same)
-        tests = f"{preamble}\n{self.hidden.program}"
+        tests = joined(preamble, self.hidden.program)
         return await grade_by_tests(sandbox, source, self.hidden.entry, tests, limits)
 
     def oracle(self) -> ActionLike | None:
@@ -139,26 +138,8 @@ class SandboxCodeEnvironment(TaskEnvironment):
         return f"```python\n{solution.strip()}\n```" if solution else None
 
 
-def submission(text: str, entry: str) -> str:
-    """The code of an answer: the last fenced block that defines the function, else the last block, else the whole text."""
-    blocks = [body for language, body in _FENCE.findall(text) if language.lower() in ("", "python", "py", "python3")]
-    defining = [body for body in blocks if defines(body, entry)]
-    if defining:
-        return str(defining[-1])
-    return str(blocks[-1]) if blocks else text.strip()
-
-
-def defines(source: str, entry: str) -> bool:
-    """Whether the source says that it defines the function (or a method of that name), parsable or not."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return re.search(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(entry)}\b", source, re.MULTILINE) is not None
-    return any(
-        (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == entry)
-        or (isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == entry for t in node.targets))
-        for node in ast.walk(tree)
-    )
+def _lacks_function(report: Report, entry: str) -> bool:
+    return report.first_failure is not None and report.first_failure.error == f"{_UNDEFINED} {entry!r}"
 
 
 def _equal(expected: object, actual: object) -> bool:

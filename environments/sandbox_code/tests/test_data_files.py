@@ -3,6 +3,7 @@
 import json
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -193,12 +194,21 @@ async def test_a_hostile_submission_earns_nothing_by_assertions(tmp_path: Path):
         assert not await solves(tmp_path, row, code)
 
 
-@pytest.mark.skipif(landlock.abi() < 1, reason="this kernel has no Landlock")
-async def test_a_submission_that_reads_the_solution_from_the_file_is_not_paid():
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user of the machine may read."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        cheat = f"import json\nexec((row := json.loads(open({folder + '/tasks.jsonl'!r}).read()))['prompt'] + row['canonical_solution'])"
-        assert not await solves(Path(folder), PAIRS, f"{cheat}\ninner = pairs\ndef pairs(xs): return inner(xs)")
+        yield Path(folder)
+
+
+@pytest.mark.skipif(landlock.abi() < 1, reason="this kernel has no Landlock")
+async def test_a_submission_that_reads_the_solution_from_the_file_is_not_paid(open_folder: Path):
+    cheat = (
+        f"import json\nwith open({str(open_folder / 'tasks.jsonl')!r}) as file: row = json.load(file)\n"
+        "exec(row['prompt'] + row['canonical_solution'])\ninner = pairs\ndef pairs(xs): return inner(xs)"
+    )
+    assert not await solves(open_folder, PAIRS, cheat)
 
 
 async def test_the_honest_solution_of_the_exploited_task_is_paid(tmp_path: Path):
