@@ -11,6 +11,7 @@ from envhub.errors import DataError, UserError
 from envhub.guard import described, is_interruption, text_of
 from envhub.records.closing import Closing
 from envhub.rollout import Rollout
+from envhub.strict_json import loads, named
 
 _BLOCK = 1 << 16
 _DEPTH = 64
@@ -47,46 +48,73 @@ class JsonlWriter(Closing):
 
 
 def encode(value: dict[str, Any]) -> bytes:
-    """JSON in UTF-8. What JSON has no form for becomes text, so that no `info` of an environment can stop a run.
+    """JSON in UTF-8, as `envhub.strict_json.loads` reads it; what was read is written as the same bytes again.
 
-    That holds for objects, keys that are no text, NaN and infinities, what holds itself, and what is nested too deeply.
+    What JSON has no form for becomes text, so that no `info` of an environment can stop a run: other objects, keys that
+    are no text (with an apostrophe where there is such a key), NaN and infinities ("NaN", "Infinity", "-Infinity"), whole
+    numbers of more than 10,000 bits, what holds itself, and what is nested more than 64 deep. Tuples become lists, and the
+    two halves of a surrogate pair the character that they stand for.
     """
+    plain = _plain(value)
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=text_of)
-    except BaseException as problem:  # objects may raise anything when they are looked at
-        if is_interruption(problem):
-            raise
-        text = json.dumps(_plain(value), ensure_ascii=False)
-    try:
-        return text.encode()
+        return json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # a lone surrogate has no UTF-8, but an escape
-        return json.dumps(json.loads(text)).encode()
+        return json.dumps(plain).encode()
 
 
 def _plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     try:
         return _converted(value, above)
-    except BaseException as problem:
+    except BaseException as problem:  # objects may raise anything when they are looked at
         if is_interruption(problem):
             raise
         return f"<cannot be looked at: {described(problem)}>"
 
 
 def _converted(value: Any, above: tuple[int, ...]) -> Any:
-    if isinstance(value, Mapping | list | tuple):
-        if id(value) in above:
-            return f"<{type(value).__name__}: holds itself>"
-        if len(above) >= _DEPTH:
-            return f"<{type(value).__name__}: nested more than {_DEPTH} deep>"
-        path = (*above, id(value))
-        if isinstance(value, Mapping):
-            return {text_of(key): _plain(item, path) for key, item in value.items()}
-        return [_plain(item, path) for item in value]
-    if type(value) is int and value.bit_length() > _INTEGER_BITS:
-        return f"<int: of {value.bit_length()} bits>"
-    if type(value) is float and not math.isfinite(value):
-        return str(value)
-    return value if value is None or type(value) in (str, bool, int, float) else text_of(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _joined(value)
+    if isinstance(value, int):
+        bits = int.bit_length(value)
+        return value if bits <= _INTEGER_BITS else f"<int: of {bits} bits>"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else named(value)
+    if not isinstance(value, dict | list | tuple | Mapping):
+        return _joined(text_of(value))
+    if id(value) in above:
+        return f"<{type(value).__name__}: holds itself>"
+    if len(above) >= _DEPTH:
+        return f"<{type(value).__name__}: nested more than {_DEPTH} deep>"
+    path = (*above, id(value))
+    if isinstance(value, list | tuple):
+        return value if _are_numbers(value) else [_plain(item, path) for item in value]
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        name = _joined(key if isinstance(key, str) else text_of(key))
+        while name in out:
+            name += "'"
+        out[name] = _plain(item, path)
+    return out
+
+
+def _are_numbers(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether these are numbers that JSON has, all floats or all whole: told at the speed of C, for lists of tokens."""
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return math.isfinite(sum(values))
+    return kinds == {int} and max(map(int.bit_length, values)) <= _INTEGER_BITS
+
+
+def _joined(text: str) -> str:
+    """The text with every two halves of a surrogate pair made one character, as a reader of JSON does."""
+    try:
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return text
 
 
 def _cut_unfinished(path: Path) -> bool:
@@ -145,7 +173,4 @@ def read_rollouts(path: Path) -> Iterator[Rollout]:
 
 def read_record(text: str) -> Rollout:
     """The rollout of one record. Raises ValueError saying what is wrong with it, and with which field."""
-    try:
-        return Rollout.from_dict(json.loads(text))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return Rollout.from_dict(loads(text))

@@ -1,5 +1,6 @@
 """Rollouts in SQLite: columns to select by, and the whole record to re-score and replay from."""
 
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from envhub.errors import DataError, UserError, did_you_mean
 from envhub.records.closing import Closing
 from envhub.records.jsonl import encode, read_record
 from envhub.rollout import Rollout
+from envhub.strict_json import named
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rollouts (
@@ -89,8 +91,11 @@ class RolloutStore(Closing):
 
     def get(self, id: str) -> Rollout:
         """The rollout of an id, or of a prefix of it that is unique. Raises UserError."""
-        rows = list(self._select("SELECT id, record FROM rollouts WHERE substr(id, 1, length(?1)) = ?1", id))
-        exact = [row for row in rows if row[0] == id]
+        wanted = _column(id)
+        rows = list(
+            self._select("SELECT id, record FROM rollouts WHERE substr(id, 1, length(?1)) = ?1 OR id = ?1", wanted)
+        )
+        exact = [row for row in rows if row[0] == wanted]
         if len(exact or rows) == 1:
             return self._read(*(exact or rows)[0])
         if rows:
@@ -140,11 +145,23 @@ class RolloutStore(Closing):
 
 
 def _row(rollout: Rollout, phase: str, step: int | None, record: str) -> tuple[Any, ...]:
-    return (
+    values = (
         rollout.id, phase, step, rollout.environment, rollout.task.id, rollout.group, rollout.member, rollout.attempt,
         rollout.outcome.value, rollout.fault, rollout.reward, len(rollout.turns), rollout.action_tokens,
         rollout.seconds, record,
     )  # fmt: skip
+    return tuple(map(_column, values))
+
+
+def _column(value: Any) -> Any:
+    """What SQLite can hold of a value: text without lone surrogates, whole numbers of 64 bits; the record has it all."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int):
+        return max(-(2**63), min(value, 2**63 - 1))
+    if isinstance(value, float) and not math.isfinite(value):
+        return named(value)
+    return value
 
 
 def _record(rollout: Rollout) -> str:
@@ -157,7 +174,7 @@ def reconciled(path: Path, rollouts: Sequence[Rollout], *, phase: str) -> tuple[
     A store that is missing or damaged is made anew. Also returns one line about what was repaired, empty where nothing
     was. Raises UserError where the store cannot be written.
     """
-    latest = {rollout.id: rollout for rollout in rollouts}
+    latest = {_column(rollout.id): rollout for rollout in rollouts}
     existed = path.is_file()
     try:
         if not existed:

@@ -1,5 +1,6 @@
 """Rollouts for the tests of records: a small one, and a strategy for those of all kinds."""
 
+import math
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,15 +20,38 @@ from envhub import (
     Turn,
 )
 
+
+def nested(value: Any, depth: int) -> Any:
+    """A value in lists and objects, as many as `depth`."""
+    for level in range(depth):
+        value = [value] if level % 2 else {"in": value}
+    return value
+
+
 TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("\n\r\u2028\u0085\ud800\x00é😀"), max_size=12)
-NAMES = st.text(st.characters(codec="utf-8"), max_size=12)
+NAMES = TEXT
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+INTEGERS = st.integers() | st.sampled_from([2**63, -(2**64), 10**400])
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | NUMBERS | TEXT,
+    st.none() | st.booleans() | INTEGERS | NUMBERS | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
 OBJECTS = st.dictionaries(TEXT, JSON, max_size=3)
+ODD = st.recursive(
+    st.sampled_from([math.nan, math.inf, -math.inf, 2**12_000, {1}, b"\xff", 1j, "\ud83d\ude00", (1, 2)])
+    | st.floats()
+    | st.text(st.characters(), max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([1, "1", True, "True", None, "\ud83d\ude00", "😀", (1,), math.nan]), inner, max_size=4
+        )
+        | st.builds(nested, inner, st.integers(1, 200))
+    ),
+    max_leaves=8,
+)
+"""What environments may put into `info`, and JSON has no form for."""
 IMAGES = st.builds(ImagePart, st.binary(max_size=20), st.sampled_from(["image/png", "image/jpeg"]))
 CONTENT = TEXT | st.lists(st.builds(TextPart, TEXT) | IMAGES, max_size=3).map(tuple)
 
@@ -59,16 +83,23 @@ ACTIONS = st.builds(
     Action, TEXT, CALLS, REASONING, st.just(()), st.sampled_from([None, "stop", "length"]), st.none() | TEXT
 )
 TURNS = st.builds(
-    Turn, ACTIONS, st.none() | OBSERVATIONS, NUMBERS, st.booleans(), st.booleans(), OBJECTS, st.integers(0, 99)
+    Turn,
+    ACTIONS,
+    st.none() | OBSERVATIONS,
+    NUMBERS,
+    st.booleans(),
+    st.booleans(),
+    OBJECTS,
+    st.integers(0, 99),
+    st.integers(0, 99) | st.just(2**64),
 )
-TASKS = st.builds(
-    Task, TEXT | st.lists(MESSAGES, max_size=2).map(tuple), JSON, OBJECTS, NAMES, TEXT, st.integers(), st.integers()
-)
+IDS = st.integers(-(2**127), 2**127)
+TASKS = st.builds(Task, TEXT | st.lists(MESSAGES, max_size=2).map(tuple), JSON, OBJECTS, NAMES, TEXT, IDS, IDS)
 
 
 @st.composite
-def rollouts(draw) -> Rollout:
-    """A rollout whose trajectory has sampled and rendered tokens."""
+def rollouts(draw, infos=OBJECTS) -> Rollout:
+    """A rollout whose trajectory has sampled and rendered tokens, images and forks, or nothing at all."""
     made = Rollout(
         draw(NAMES),
         draw(TASKS),
@@ -80,13 +111,19 @@ def rollouts(draw) -> Rollout:
         opening=draw(st.none() | OBSERVATIONS),
         fault=draw(st.sampled_from([None, "environment", "reward:é", "engine"])),
         error=draw(st.none() | TEXT),
-        member=draw(st.integers(0, 9)),
+        group=draw(NAMES),
+        member=draw(st.integers(0, 9) | st.just(2**70)),
         config=draw(OBJECTS),
-        info=draw(OBJECTS),
+        info=draw(infos),
+        id=draw(NAMES),
     )
     leaf = None
     for turn in range(draw(st.integers(0, 2))):
-        leaf = made.trajectory.add_rendered(leaf, draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)), turn=turn)
+        rendered, images = draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)), draw(st.integers(0, 2))
+        if leaf is not None and draw(st.booleans()):
+            leaf = made.trajectory.fork(leaf, rendered, turn=turn, cause=draw(TEXT), images=images)
+        else:
+            leaf = made.trajectory.add_rendered(leaf, rendered, turn=turn, images=images)
         ids = draw(st.lists(st.integers(0, 9), min_size=1, max_size=3))
         logprobs = [-draw(st.floats(0, 1e300)) for _ in ids]
         leaf = made.trajectory.add_sampled(
