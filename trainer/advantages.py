@@ -53,6 +53,25 @@ def at_last_action(values: Tensor, mask: Tensor) -> Tensor:
     return last * values[:, None]
 
 
+def at_last_of_turns(values: Tensor, turns: Tensor, mask: Tensor) -> Tensor:
+    """`values` [rows, turns] each at the last action token of its turn, [rows, tokens].
+
+    What belongs to turns that stand in no later place of the row (in another row of a forked rollout, or without any
+    token) is added at the row's last action token before it.
+    """
+    out = torch.zeros(mask.shape, dtype=values.dtype)
+    for row in range(len(mask)):
+        at = mask[row].bool().nonzero()[:, 0]
+        if not len(at):
+            continue
+        own = turns[row, at]
+        ends = torch.cat([own[1:] != own[:-1], torch.ones(1, dtype=torch.bool)])
+        number = torch.searchsorted(own[ends], torch.arange(values.shape[1]), right=True) - 1
+        before = number >= 0
+        out[row].index_put_((at[ends][number[before]],), values[row, before], accumulate=True)
+    return out
+
+
 def returns(token_rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     """Reward-to-go G_t = r_t + gamma·G_next over action tokens only (REINFORCE++, arXiv 2501.03262); 0 elsewhere.
 

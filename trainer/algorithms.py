@@ -33,8 +33,11 @@ class Algorithm:
     """What makes an algorithm.
 
     `estimator` maps (rewards, groups, lengths) to advantages [rollouts]. They stand at every action token, discounted by
-    `gamma` a token from the end; `whiten` then normalises them over the batch's action tokens. `needs_groups` says that a
-    group of one learns nothing. `loss` names the policy loss, whose bounds are `clip_low`, `clip_high` and `dual_clip`; it
+    `gamma` a token from the end; with a `critic` they are the rewards of generalised advantage estimates with `lam`
+    instead, and its loss is clipped by `value_clip` (None: not). With the `credit` of the `turn`, a turn's tokens get
+    what is rewarded from that turn on, discounted by `turn_gamma` a turn. `whiten` then normalises advantages over the
+    batch's action tokens. `needs_groups` says that a group of one learns nothing. `entropy_coef` times the entropy is
+    taken from the loss. `loss` names the policy loss, whose bounds are `clip_low`, `clip_high` and `dual_clip`; it
     is averaged by `aggregation` (`length` is that of `constant_length`, in tokens). `kl_coef` times the `kl` estimate to
     the initial model is added to the loss, or, as k1, taken from the reward of its token (`kl_in`). `correction` weighs
     tokens by pi_old / mu.
@@ -44,7 +47,13 @@ class Algorithm:
     estimator: Estimator
     whiten: bool = False
     needs_groups: bool = True
+    critic: bool = False
     gamma: float = 1.0
+    lam: float = 1.0
+    value_clip: float | None = 0.2
+    credit: str = "episode"
+    turn_gamma: float = 1.0
+    entropy_coef: float = 0.0
     loss: str = "ppo"
     aggregation: str = "token_mean"
     length: int | None = None
@@ -63,6 +72,7 @@ class Algorithm:
             ("aggregation", self.aggregation, AGGREGATIONS),
             ("kl", self.kl, ESTIMATORS),
             ("kl_in", self.kl_in, ("loss", "reward")),
+            ("credit", self.credit, ("episode", "turn")),
             ("correction", self.correction, CORRECTIONS),
         ):
             if value not in known:
@@ -70,7 +80,11 @@ class Algorithm:
                 raise UserError(f"algorithm {self.name!r}: {name} is one of {', '.join(known)}, not {value!r}{hint}")
         for name, number, most in (
             ("kl_coef", self.kl_coef, math.inf),
+            ("entropy_coef", self.entropy_coef, math.inf),
             ("gamma", self.gamma, 1.0),
+            ("lam", self.lam, 1.0),
+            ("turn_gamma", self.turn_gamma, 1.0),
+            ("value_clip", self.value_clip or 0.0, math.inf),
             ("clip_low", self.clip_low, 1.0),
             ("clip_high", self.clip_high, math.inf),
             ("dual_clip", self.dual_clip or 0.0, math.inf),
@@ -82,6 +96,12 @@ class Algorithm:
             raise UserError(
                 f"algorithm {self.name!r}: dual_clip is above 1 + clip_high = {1 + self.clip_high:g}, not {self.dual_clip}"
             )
+
+        if self.turn_gamma != 1.0 and (self.credit != "turn" or self.critic):
+            reason = (
+                "a critic discounts by tokens: use gamma" if self.critic else "it discounts turns: set credit to turn"
+            )
+            raise UserError(f"algorithm {self.name!r}: turn_gamma is {self.turn_gamma}, but {reason}")
 
     def with_options(self, **options: Any) -> "Algorithm":
         """The same algorithm with some parts replaced; options of None are skipped."""
@@ -130,6 +150,9 @@ def _as_it_is(rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
 _CENTRED, _GRPO = _of_groups(advantages.centred), _of_groups(advantages.grpo)
 _BY_SEQUENCE = "sequence_mean_token_mean"
 
+PPO = Algorithm(
+    "ppo", _as_it_is, whiten=True, needs_groups=False, critic=True, kl_in="reward", paper="arXiv 1707.06347, 1506.02438"
+)
 REINFORCE = Algorithm(
     "reinforce", _as_it_is, whiten=True, needs_groups=False, kl_in="reward", paper="REINFORCE++, arXiv 2501.03262"
 )

@@ -16,9 +16,10 @@ from envhub.trajectory import Sample
 class Rows:
     """The rows of an optimizer step, padded at the right to [rows, tokens].
 
-    `mask` marks action tokens, `behaviour` holds the engine's logprobs there, `advantages` and `weights` (of the loss)
-    are 0 elsewhere. `lengths` [rows] counts real tokens, `owner` [rows] is the rollout's position, `groups` [rows] the
-    number of its group; `rollout_groups` [rollouts] has those of all rollouts.
+    `mask` marks action tokens, `behaviour` holds the engine's logprobs there, `turns` the model's turn; `advantages`,
+    `weights` (of the loss) and, where there is a critic, its `values` and their targets `returns` are 0 elsewhere.
+    `lengths` [rows] counts real tokens, `owner` [rows] is the rollout's position, `groups` [rows] the number of its
+    group; `rollout_groups` [rollouts] has those of all rollouts.
     """
 
     token_ids: Tensor
@@ -30,6 +31,9 @@ class Rows:
     owner: Tensor
     groups: Tensor
     rollout_groups: Tensor
+    turns: Tensor
+    values: Tensor
+    returns: Tensor
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -47,11 +51,11 @@ class Rows:
         """Some rows, cut to the longest of them."""
         index = torch.tensor(list(rows), dtype=torch.long)
         width = int(self.lengths[index].max())
-        return Rows(
-            self.token_ids[index, :width], self.mask[index, :width], self.behaviour[index, :width],
-            self.advantages[index, :width], self.weights[index, :width], self.lengths[index], self.owner[index],
-            self.groups[index], self.rollout_groups,
-        )  # fmt: skip
+        changed = {name: getattr(self, name)[index, :width] for name in _BY_TOKEN}
+        return replace(self, **changed, **{name: getattr(self, name)[index] for name in ("lengths", "owner", "groups")})
+
+
+_BY_TOKEN = ("token_ids", "mask", "behaviour", "advantages", "weights", "turns", "values", "returns")
 
 
 def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
@@ -77,33 +81,79 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
     width = max(len(sample.token_ids) for _, sample in samples)
     token_ids = torch.zeros(len(samples), width, dtype=torch.long)
     mask, behaviour = torch.zeros(len(samples), width), torch.zeros(len(samples), width)
+    turns = torch.zeros(len(samples), width, dtype=torch.long)
     for row, (_, sample) in enumerate(samples):
         count = len(sample.token_ids)
         token_ids[row, :count] = torch.tensor(sample.token_ids)
         mask[row, :count] = torch.tensor(sample.mask, dtype=torch.float32)
         behaviour[row, :count] = torch.tensor(sample.logprobs)
+        turns[row, :count] = torch.tensor(sample.turns).clamp(min=0)
     owner = torch.tensor([owner for owner, _ in samples])
     lengths = torch.tensor([len(sample.token_ids) for _, sample in samples])
     empty = torch.zeros_like(mask)
     groups = _group_numbers(rollouts)
-    return Rows(token_ids, mask, behaviour, empty, empty, lengths, owner, groups[owner], groups)
+    return Rows(
+        token_ids,
+        mask,
+        behaviour,
+        empty,
+        empty,
+        lengths,
+        owner,
+        groups[owner],
+        groups,
+        turns,
+        values=empty,
+        returns=empty,
+    )
 
 
 def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor | None = None) -> None:
-    """Set advantages and weights: estimator over rollouts, then discount, KL penalty and whitening over tokens.
+    """Set advantages, weights and, with a critic, its targets.
 
-    `rewards` [rollouts]; `divergence` [rows, tokens] is the k1 estimate to the reference at the start of the step, where
-    the algorithm takes it from the reward of each token.
+    `rewards` is [rollouts], or [rollouts, turns] where the algorithm credits turns. The estimator works on rollouts (or
+    on turns, each compared with the same turn of its group's other rollouts); discount, KL penalty, the critic's
+    estimates from `rows.values`, and whitening work on tokens. `divergence` [rows, tokens] is the k1 estimate to the
+    reference at the start of the step, where the algorithm takes it from the reward of each token.
     """
-    mask = rows.mask
-    lengths = torch.zeros(len(rewards)).index_add_(0, rows.owner, mask.sum(1))
+    penalty = torch.zeros_like(rows.mask) if divergence is None else algorithm.kl_coef * divergence * rows.mask
+    if algorithm.credit == "turn":
+        found = _by_turn(rows, rewards, algorithm, penalty)
+    else:
+        found = _by_episode(rows, rewards, algorithm, penalty)
+    if algorithm.critic:
+        rows.returns = (found + rows.values) * rows.mask
+    rows.advantages = advantages.whiten_tokens(found, rows.mask) if algorithm.whiten else found
+    rows.weights = algorithm.weights(rows.mask, rows.owner, rows.groups)
+
+
+def _by_episode(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor) -> Tensor:
+    lengths = torch.zeros(len(rewards)).index_add_(0, rows.owner, rows.mask.sum(1))
     per_rollout = algorithm.estimator(rewards, rows.rollout_groups, lengths)
-    token_rewards = advantages.at_last_action(per_rollout[rows.owner], mask)
-    if divergence is not None:
-        token_rewards = token_rewards - algorithm.kl_coef * divergence * mask
-    values = advantages.returns(token_rewards, mask, algorithm.gamma)
-    rows.advantages = advantages.whiten_tokens(values, mask) if algorithm.whiten else values
-    rows.weights = algorithm.weights(mask, rows.owner, rows.groups)
+    token_rewards = advantages.at_last_action(per_rollout[rows.owner], rows.mask) - penalty
+    if algorithm.critic:
+        return advantages.gae(token_rewards, rows.values, rows.mask, algorithm.gamma, algorithm.lam)
+    return advantages.returns(token_rewards, rows.mask, algorithm.gamma)
+
+
+def _by_turn(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor) -> Tensor:
+    mask = rows.mask.bool()
+    shape = len(rewards), max(rewards.shape[1], int(rows.turns.max()) + 1)
+    padded = torch.zeros(shape)
+    padded[:, : rewards.shape[1]] = rewards
+    if algorithm.critic:
+        token_rewards = advantages.at_last_of_turns(padded[rows.owner], rows.turns, rows.mask) - penalty
+        return advantages.gae(token_rewards, rows.values, rows.mask, algorithm.gamma, algorithm.lam)
+    to_go = advantages.returns(padded, torch.ones(shape), algorithm.turn_gamma)
+    lengths = torch.zeros(shape)
+    lengths.index_put_(
+        (rows.owner[:, None].expand_as(rows.turns)[mask], rows.turns[mask]), torch.ones(()), accumulate=True
+    )
+    there = lengths > 0
+    places = rows.rollout_groups[:, None] * shape[1] + torch.arange(shape[1])
+    table = torch.zeros(shape)
+    table[there] = algorithm.estimator(to_go[there], places[there], lengths[there])
+    return table[rows.owner[:, None], rows.turns] * rows.mask + advantages.returns(-penalty, rows.mask, algorithm.gamma)
 
 
 def _group_numbers(rollouts: Sequence[Rollout]) -> Tensor:

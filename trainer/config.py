@@ -61,8 +61,17 @@ class TrainConfig(BaseModel):
     )
     max_episode_tokens: TokenCount | None = Field(None, description="sampled tokens of an episode")
 
-    learning_rate: float = Field(1e-6, gt=0, description="of AdamW, constant")
-    weight_decay: float = Field(0.0, ge=0, description="of AdamW, on matrices")
+    learning_rate: float = Field(1e-6, gt=0, description="of the policy's optimizer")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="adamw, or muon for the matrices of the layers and adamw for the rest"
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the learning rate goes on after the warm-up"
+    )
+    warmup_steps: int = Field(
+        0, ge=0, le=1_000_000_000, description="optimizer steps in which the learning rate rises from 0"
+    )
+    weight_decay: float = Field(0.0, ge=0, description="of the optimizer, on matrices")
     clip_norm: float = Field(1.0, ge=0, description="largest gradient norm (0: any)")
     micro_tokens: TokenCount = Field(4096, description="tokens of a micro-batch, with padding")
     gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
@@ -72,6 +81,18 @@ class TrainConfig(BaseModel):
         None, description="where it counts: as a loss, or (as k1) taken from the reward of its token"
     )
     gamma: float | None = Field(None, ge=0, le=1, description="discount a token of the reward")
+    lam: float | None = Field(None, ge=0, le=1, description="lambda of the critic's advantage estimates")
+    value_clip: float | None = Field(None, gt=0, description="how far a step may move a value of the critic")
+    critic_learning_rate: float | None = Field(
+        None, gt=0, description="of the critic's optimizer (default: 10 times the policy's)"
+    )
+    critic_warmup: int = Field(0, ge=0, le=10_000_000, description="training steps in which only the critic is trained")
+    credit: Literal["episode", "turn"] | None = Field(
+        None,
+        description="what a turn's tokens are credited with: the whole episode, or what is rewarded from that turn on",
+    )
+    turn_gamma: float | None = Field(None, ge=0, le=1, description="discount a turn of the reward, with --credit turn")
+    entropy_coef: float | None = Field(None, ge=0, description="weight of the entropy that is taken from the loss")
     loss: str | None = Field(None, description="policy loss: ppo, gspo, gmpo, cispo or sapo")
     clip_low: float | None = Field(None, gt=0, le=1, description="lower clip of the ratio")
     clip_high: float | None = Field(None, gt=0, description="upper clip of the ratio")
@@ -110,6 +131,8 @@ class TrainConfig(BaseModel):
     def _consistent(self) -> "TrainConfig":
         if self.minimum_group is not None and self.minimum_group > self.group_size:
             raise ValueError(f"minimum_group {self.minimum_group} is larger than group_size {self.group_size}")
+        if self.warmup_steps >= (total := self.steps * self.updates_per_step):
+            raise ValueError(f"warmup_steps {self.warmup_steps} is not below the {total} optimizer steps of the run")
         for tasks, samples in (("tasks_per_step", "group_size"), ("eval_tasks", "eval_samples")):
             count = getattr(self, tasks) * getattr(self, samples)
             if count > _MOST_ROLLOUTS:

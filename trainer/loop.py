@@ -24,7 +24,7 @@ from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.plan import Plan
 from envhub.trainer.progress import Progress
-from envhub.trainer.strategy import Strategy
+from envhub.trainer.strategy import StepReport, Strategy
 from envhub.trainer.transfer import WeightTransfer
 
 SKIPPED_IN_A_ROW = 3
@@ -117,19 +117,31 @@ class Trainer:
         if not any(segment.action_tokens for segment in (r.trajectory for r in rollouts)):
             return {}
         rows = token_rows(rollouts)
-        rewards = self.plan.shaping(rollouts)
+        by_turn = algorithm.credit == "turn"
+        rewards = self.plan.shaping.by_turn(rollouts) if by_turn else self.plan.shaping(rollouts)
+        if algorithm.critic:
+            rows.values = self.strategy.values(rows)
         assign(rows, rewards, algorithm, self._divergence(rows))
         several = config.updates_per_step > 1
         generator = torch.Generator().manual_seed(config.seed + self.step)
-        reports = []
+        reports: list[StepReport] = []
+        only_critic = algorithm.critic and self.step < config.critic_warmup
         parts = split(rows, min(config.updates_per_step, len(rows)), algorithm, generator)
         # With one optimizer step the policy is the one that sampled: no need to compute its logprobs beforehand.
-        olds = [self.strategy.score(part, config.temperature) if several else None for part in parts]
+        olds = [
+            self.strategy.score(part, config.temperature) if several and not only_critic else None for part in parts
+        ]
         for part, old in zip(parts, olds, strict=True):
-            reports.append(self.strategy.step(part, algorithm, config.temperature, old, self._reference(part)))
+            if algorithm.critic:
+                reports.append(self.strategy.step_critic(part, algorithm))
+            if not only_critic:
+                reports.append(self.strategy.step(part, algorithm, config.temperature, old, self._reference(part)))
         self._count_skipped([report.skipped for report in reports])
-        names = reports[0].metrics
-        return {name: statistics.fmean(report.metrics[name] for report in reports) for name in names}
+        names = dict.fromkeys(name for report in reports for name in report.metrics)
+        return {
+            name: statistics.fmean(report.metrics[name] for report in reports if name in report.metrics)
+            for name in names
+        }
 
     def _divergence(self, rows: Rows) -> torch.Tensor | None:
         """The k1 estimate to the reference of each action token, where the algorithm takes it from the reward."""

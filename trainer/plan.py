@@ -16,7 +16,8 @@ from envhub.trainer.config import TrainConfig
 from envhub.trainer.shaping import Shaping
 
 _OF_THE_ALGORITHM = (
-    "kl_coef", "kl", "kl_in", "gamma", "loss", "clip_low", "clip_high", "dual_clip", "aggregation", "correction",
+    "kl_coef", "kl", "kl_in", "gamma", "lam", "loss", "clip_low", "clip_high", "dual_clip", "value_clip", "aggregation",
+    "correction", "credit", "turn_gamma", "entropy_coef",
 )  # fmt: skip
 
 
@@ -33,6 +34,11 @@ class Plan:
 def plan(config: TrainConfig) -> Plan:
     """Check all names and sizes of a configuration without starting anything. Raises UserError."""
     algorithm = get_algorithm(config.algo).with_options(**{name: getattr(config, name) for name in _OF_THE_ALGORITHM})
+    for name in ("critic_learning_rate", "critic_warmup", "lam", "value_clip"):
+        if not algorithm.critic and name in config.model_fields_set:
+            raise UserError(
+                f"{name} is of a critic, and algorithm {algorithm.name!r} has none; leave it out, or use ppo"
+            )
     if algorithm.needs_groups and config.group_size < 2:
         raise UserError(
             f"algorithm {algorithm.name!r} compares the rollouts of a task: group_size is at least 2, not {config.group_size}"

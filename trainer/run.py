@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from envhub.trainer import checkpoint, metrics
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
+from envhub.trainer.optimizer import Optimization
 from envhub.trainer.plan import Plan, engine_options, plan
 from envhub.trainer.progress import Progress
-from envhub.trainer.strategy import Optimization
 from envhub.trainer.transfer import make_transfer
 
 EXECUTORS: dict[str, type[Executor]] = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
@@ -75,16 +76,21 @@ async def _train(
         parser=config.parser,
         executor=EXECUTORS[config.executor],
     ) as agent:
+        policy = Optimization(
+            learning_rate=config.learning_rate, weight_decay=config.weight_decay, clip_norm=config.clip_norm,
+            micro_tokens=config.micro_tokens, precision=config.precision,
+            gradient_checkpointing=config.gradient_checkpointing, optimizer=config.optimizer,
+            schedule=config.schedule, warmup_steps=config.warmup_steps,
+            total_steps=config.steps * config.updates_per_step,
+        )  # fmt: skip
+        rate = config.critic_learning_rate or 10 * config.learning_rate
         strategy = launcher.strategy(
             source.path,
-            Optimization(
-                learning_rate=config.learning_rate, weight_decay=config.weight_decay, clip_norm=config.clip_norm,
-                micro_tokens=config.micro_tokens, precision=config.precision,
-                gradient_checkpointing=config.gradient_checkpointing,
-            ),
+            policy,
             reference=initial.path if planned.algorithm.kl_coef else None,
+            critic=replace(policy, learning_rate=rate) if planned.algorithm.critic else None,
             device=config.device,
-        )  # fmt: skip
+        )
         with RolloutStore(folder.path / "rollouts.sqlite") as store:
             log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard)
             trainer = Trainer(

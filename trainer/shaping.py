@@ -44,6 +44,20 @@ class Shaping:
                 f"overlong_buffer is at most the {self.longest} tokens that an episode may sample, not {self.overlong_buffer}"
             )
 
+    def by_turn(self, rollouts: Sequence[Rollout]) -> Tensor:
+        """The same rewards by the turn that earned them, [rollouts, turns]: their sum over turns is `self(rollouts)`.
+
+        What is no turn's own (penalties, clipping, rewards of the whole group) stands at the last turn.
+        """
+        total = self(rollouts)
+        out = torch.zeros(len(rollouts), max(1, *(len(rollout.turns) for rollout in rollouts)))
+        for row, rollout in enumerate(rollouts):
+            for number, turn in enumerate(rollout.turns):
+                out[row, number] = turn.reward * self.scale
+            last = max(0, len(rollout.turns) - 1)
+            out[row, last] += total[row] - out[row].sum()
+        return out
+
     def __call__(self, rollouts: Sequence[Rollout]) -> Tensor:
         """The rewards that advantages are made of, [rollouts], float32."""
         rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32) * self.scale

@@ -1,9 +1,7 @@
 """A strategy runs the model: logprobs, optimizer steps, state. One process here; others keep the same contract."""
 
-import contextlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,25 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envhub.agents.engines.precision import choose_device, fast_dtype
 from envhub.trainer import corrections
 from envhub.trainer.algorithms import CORRECTIONS, Algorithm
 from envhub.trainer.batch import Rows, micro_batches
+from envhub.trainer.critic import Critic
 from envhub.trainer.kl import ESTIMATORS
-from envhub.trainer.model import TokenScorer, load_model
-
-
-@dataclass(frozen=True, slots=True)
-class Optimization:
-    """How parameters are updated. `precision` is `auto`, `float32` or `bfloat16` (autocast; parameters stay float32)."""
-
-    learning_rate: float = 1e-5
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip_norm: float = 1.0
-    micro_tokens: int = 4096
-    precision: str = "auto"
-    gradient_checkpointing: bool = False
+from envhub.trainer.model import Arithmetic, TokenScorer, load_model
+from envhub.trainer.optimizer import Optimization, Stepper
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +27,23 @@ class StepReport:
 
 
 class Strategy(ABC):
-    """Holds the policy, its optimizer and, where the algorithm needs one, the reference."""
+    """Holds the policy, its optimizer and, where the algorithm needs them, the reference and the critic."""
 
     @abstractmethod
     def score(self, rows: Rows, temperature: float, *, reference: bool = False) -> Tensor:
         """Logprobs [rows, tokens] of the action tokens under the policy or the reference, without gradient."""
+
+    @abstractmethod
+    def values(self, rows: Rows) -> Tensor:
+        """The critic's values [rows, tokens] before each action token, without gradient."""
+
+    @abstractmethod
+    def step_critic(self, rows: Rows, algorithm: Algorithm) -> StepReport:
+        """One optimizer step of the critic towards the rows' returns."""
+
+    @abstractmethod
+    def refresh_reference(self) -> None:
+        """Let the reference be the policy as it is now."""
 
     @abstractmethod
     def step(
@@ -63,7 +61,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Optimizer and random-generator state for a checkpoint."""
+        """For a checkpoint: optimizers, random generators, the critic, and a reference that was refreshed."""
 
     @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
@@ -74,41 +72,34 @@ class TorchStrategy(Strategy):
     """The whole model in this process, on one device."""
 
     def __init__(
-        self, model: Path, options: Optimization, *, reference: Path | None = None, device: str = "auto"
+        self,
+        model: Path,
+        options: Optimization,
+        *,
+        reference: Path | None = None,
+        critic: Optimization | None = None,
+        device: str = "auto",
     ) -> None:
-        device = choose_device(device)
-        self.device, self.options = torch.device(device), options
-        self.model = load_model(model, device, gradient_checkpointing=options.gradient_checkpointing)
+        """`reference` is the folder of a model to compare with; `critic` says how one is trained, None that there is none."""
+        self.options, self.arithmetic = options, Arithmetic(device, options.precision)
+        self.device = self.arithmetic.device
+        self.model = load_model(model, str(self.device), gradient_checkpointing=options.gradient_checkpointing)
         self.model.train()
         self._scorer = TokenScorer(self.model)
         self._reference = None
+        self._refreshed = False
         if reference is not None:
-            frozen = load_model(reference, device).eval().requires_grad_(False)
+            frozen = load_model(reference, str(self.device)).eval().requires_grad_(False)
             self._reference = TokenScorer(frozen)
-        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
-        decayed = [p for p in self._parameters if p.dim() >= 2]
-        plain = [p for p in self._parameters if p.dim() < 2]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-            lr=options.learning_rate,
-            betas=options.betas,
-        )
-        name = options.precision
-        if name == "auto":  # float16 would need its gradients scaled
-            fast = fast_dtype(self.device.type)
-            name = "bfloat16" if fast == "bfloat16" else "float32"
-        self._autocast = None if name == "float32" else torch.bfloat16
+        self.stepper = Stepper(self.model, options)
+        self.critic = None if critic is None else Critic(model, critic, self.arithmetic)
 
-    def _mixed(self) -> contextlib.AbstractContextManager[Any]:
-        if self._autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self._autocast)
-
-    def _forward(self, scorer: TokenScorer, rows: Rows, temperature: float) -> tuple[Tensor, Tensor]:
-        with self._mixed():
-            return scorer(
-                rows.token_ids.to(self.device), rows.lengths.to(self.device), rows.mask.to(self.device), temperature
-            )
+    def _forward(
+        self, scorer: TokenScorer, rows: Rows, temperature: float, trains_entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        ids, lengths, mask = (tensor.to(self.device) for tensor in (rows.token_ids, rows.lengths, rows.mask))
+        with self.arithmetic.mixed():
+            return scorer(ids, lengths, mask, temperature, trains_entropy=trains_entropy)
 
     @torch.no_grad()
     def score(self, rows: Rows, temperature: float, *, reference: bool = False) -> Tensor:
@@ -121,28 +112,41 @@ class TorchStrategy(Strategy):
             out[part.owner, : logprobs.shape[1]] = logprobs.cpu()
         return out
 
+    def values(self, rows: Rows) -> Tensor:
+        return self._critic().values(rows)
+
+    def step_critic(self, rows: Rows, algorithm: Algorithm) -> StepReport:
+        return StepReport(*self._critic().step(rows, algorithm.value_clip))
+
+    def _critic(self) -> Critic:
+        if self.critic is None:
+            raise ValueError("this strategy holds no critic")
+        return self.critic
+
+    def refresh_reference(self) -> None:
+        if self._reference is None:
+            raise ValueError("this strategy holds no reference")
+        self._reference.model.load_state_dict(self.model.state_dict())
+        self._refreshed = True
+
     def step(
         self, rows: Rows, algorithm: Algorithm, temperature: float, old: Tensor | None, ref: Tensor | None
     ) -> StepReport:
-        self.optimizer.zero_grad(set_to_none=True)
+        self.stepper.zero()
         sums: dict[str, float] = {}
+        rate = self.stepper.learning_rate
         for part in micro_batches(rows.numbered(), self.options.micro_tokens):
             width = part.token_ids.shape[1]
             pick = [None if full is None else full[part.owner, :width].to(self.device) for full in (old, ref)]
-            logprobs, entropy = self._forward(self._scorer, part, temperature)
+            logprobs, entropy = self._forward(self._scorer, part, temperature, algorithm.entropy_coef != 0)
             self._part(part, algorithm, logprobs, entropy, pick[0], pick[1], sums)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.options.clip_norm or math.inf))
         tokens = max(1.0, sums.pop("tokens"))
         loss = sums.pop("loss")
+        norm, skipped = self.stepper.take(loss)
         metrics = {name: value / tokens for name, value in sums.items() if not name.startswith("max_")}
         metrics |= {name: value for name, value in sums.items() if name.startswith("max_")}
-        metrics |= {"loss": loss, "gradient_norm": norm, "action_tokens": tokens}
-        if not (math.isfinite(norm) and math.isfinite(loss)):
-            self.optimizer.zero_grad(set_to_none=True)
-            return StepReport(metrics, f"loss {loss} with gradient norm {norm}")
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return StepReport(metrics)
+        metrics |= {"loss": loss, "gradient_norm": norm, "action_tokens": tokens, "learning_rate": rate}
+        return StepReport(metrics, skipped)
 
     def _part(
         self, part: Rows, algorithm: Algorithm, logprobs: Tensor, entropy: Tensor,
@@ -161,12 +165,14 @@ class TorchStrategy(Strategy):
             divergence = ESTIMATORS[algorithm.kl](logprobs, ref)
             token_loss = token_loss + algorithm.kl_coef * divergence
             _add(sums, "kl", (divergence.detach() * mask).sum())
+        if algorithm.entropy_coef:
+            token_loss = token_loss - algorithm.entropy_coef * entropy
         loss = (token_loss * weights).sum()
         torch.autograd.backward(loss)
         difference = ((anchor - behaviour) * mask).detach()
         _add(sums, "loss", loss.detach())
         _add(sums, "tokens", mask.sum())
-        _add(sums, "entropy", (entropy * mask).sum())
+        _add(sums, "entropy", (entropy.detach() * mask).sum())
         _add(
             sums,
             "clipped",
@@ -183,49 +189,35 @@ class TorchStrategy(Strategy):
         self.model.save_pretrained(folder)
 
     def state(self) -> dict[str, Any]:
-        out = {"optimizer": self.optimizer.state_dict(), "torch_rng": torch.get_rng_state()}
+        out = {"stepper": self.stepper.state(), "torch_rng": torch.get_rng_state()}
         if self.device.type == "cuda":
             out["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        if self.critic is not None:
+            out["critic"] = self.critic.state()
+        if self._refreshed and self._reference is not None:
+            out["reference"] = self._reference.model.state_dict()
         return out
 
     def load_state(self, state: dict[str, Any]) -> None:
-        if not isinstance(state, dict) or not {"optimizer", "torch_rng"} <= state.keys():
+        if not isinstance(state, dict) or not {"stepper", "torch_rng"} <= state.keys():
             raise ValueError("it holds no optimizer and random generator")
-        # The hyperparameters are those of the run's configuration, which a resumed run keeps.
-        own = self.optimizer.state_dict()["param_groups"]
-        shapes = [parameter.shape for group in self.optimizer.param_groups for parameter in group["params"]]
-        moments = _checked_moments(state["optimizer"], shapes)
+        if (self.critic is None) != ("critic" not in state):
+            raise ValueError("it holds no critic, which the algorithm needs" if self.critic else "it holds a critic")
         try:
             torch.set_rng_state(state["torch_rng"])
             if "cuda_rng" in state and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["cuda_rng"], self.device)
         except (RuntimeError, TypeError, AttributeError) as problem:
             raise ValueError(f"random generator: {problem}") from problem
-        self.optimizer.load_state_dict({"state": moments, "param_groups": own})
-
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def _checked_moments(saved: Any, shapes: Sequence[torch.Size]) -> dict[int, dict[str, Tensor]]:
-    """AdamW's state by a parameter's number. Raises ValueError where it does not fit parameters of these shapes."""
-    groups = saved.get("param_groups") if isinstance(saved, dict) else None
-    state = saved.get("state") if isinstance(saved, dict) else None
-    if not isinstance(groups, list) or not isinstance(state, dict):
-        raise ValueError("optimizer: it has no state and param_groups")
-    for number, values in state.items():
-        if not isinstance(number, int) or not 0 <= number < len(shapes):
-            raise ValueError(f"optimizer: no parameter {number!r}; the model has {len(shapes)}")
-        expected = {"step": torch.Size(), **dict.fromkeys(_MOMENTS, shapes[number])}
-        if not isinstance(values, dict) or values.keys() != expected.keys():
-            raise ValueError(f"optimizer: parameter {number} has not {', '.join(expected)}")
-        for name, shape in expected.items():
-            value = values[name]
-            if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape != shape:
-                raise ValueError(f"optimizer: {name} of parameter {number} is no tensor of shape {tuple(shape)}")
-            if not bool(value.isfinite().all()):
-                raise ValueError(f"optimizer: {name} of parameter {number} is not finite")
-    return state
+        self.stepper.load_state(state["stepper"])
+        if self.critic is not None:
+            self.critic.load_state(state["critic"])
+        if "reference" in state and self._reference is not None:
+            try:
+                self._reference.model.load_state_dict(state["reference"])
+            except (RuntimeError, TypeError, AttributeError) as problem:
+                raise ValueError(f"reference: {problem}") from problem
+            self._refreshed = True
 
 
 def _add(sums: dict[str, float], name: str, value: Tensor) -> None:

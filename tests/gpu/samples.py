@@ -35,7 +35,10 @@ def rows_of(generations: Sequence[Generation]) -> Rows:
     signs = torch.tensor([(-1.0) ** row for row in range(len(ids))])
     owner = torch.arange(len(ids))
     advantages, weights = signs[:, None] * mask, mask / mask.sum()
-    return Rows(token_ids, mask, behaviour, advantages, weights, lengths, owner, groups=owner, rollout_groups=owner)
+    return Rows(
+        token_ids, mask, behaviour, advantages, weights, lengths, owner, groups=owner, rollout_groups=owner,
+        turns=torch.zeros(shape, dtype=torch.long), values=torch.zeros(shape), returns=torch.zeros(shape),
+    )  # fmt: skip
 
 
 def fixed_rows() -> Rows:

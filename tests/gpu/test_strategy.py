@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from envhub.trainer.algorithms import GRPO
-from envhub.trainer.strategy import Optimization, StepReport, TorchStrategy
+from envhub.trainer.optimizer import Optimization
+from envhub.trainer.strategy import StepReport, TorchStrategy
 
 from .samples import TEMPERATURE, fixed_rows
 

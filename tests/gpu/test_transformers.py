@@ -9,7 +9,8 @@ import torch
 
 from envhub.agents.engines import Engine, WeightUpdate, make_engine
 from envhub.trainer.algorithms import GRPO
-from envhub.trainer.strategy import Optimization, TorchStrategy
+from envhub.trainer.optimizer import Optimization
+from envhub.trainer.strategy import TorchStrategy
 
 from .samples import TEMPERATURE, distance, rows_of, sampled
 

@@ -8,7 +8,8 @@ import pytest_asyncio
 
 from envhub.agents.engines import Engine, WeightUpdate, make_engine
 from envhub.trainer.algorithms import GRPO
-from envhub.trainer.strategy import Optimization, TorchStrategy
+from envhub.trainer.optimizer import Optimization
+from envhub.trainer.strategy import TorchStrategy
 
 from .samples import TEMPERATURE, distance, rows_of, sampled
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from envhub.trainer.algorithms import GRPO, REINFORCE, REINFORCE_BASELINE, RLOO, get_algorithm
 from envhub.trainer.batch import assign, build_rows, micro_batches, split, token_rows
-from envhub.trainer.strategy import Optimization, TorchStrategy
+from envhub.trainer.optimizer import Optimization
+from envhub.trainer.strategy import TorchStrategy
 
 
 def test_only_sampled_tokens_are_trained_and_carry_the_engines_logprobs(make_rollout):
@@ -56,18 +57,17 @@ def test_several_updates_hold_every_row_once_with_weights_of_their_own(make_roll
 
 
 def gradient(path, rows, algorithm, micro_tokens):
-    strategy = TorchStrategy(path, Optimization(micro_tokens=micro_tokens, precision="float32"))
+    strategy = TorchStrategy(path, Optimization(micro_tokens=micro_tokens, precision="float32", clip_norm=0))
     kept = {}
-    strategy.optimizer.step = lambda: kept.update(
+    strategy.stepper.optimizers[0].step = lambda: kept.update(
         {name: p.grad.clone() for name, p in strategy.model.named_parameters()}
     )
-    strategy.options = Optimization(micro_tokens=micro_tokens, precision="float32", clip_norm=0)
     report = strategy.step(rows, algorithm, 1.0, None, None)
     assert not report.skipped
     return kept, report
 
 
-NAMES = ["reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "gmpo", "sapo", "opo"]
+NAMES = ["ppo", "reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "gmpo", "sapo", "opo"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,7 +19,8 @@ from envhub.ledger import Ledger
 from envhub.trainer import checkpoint
 from envhub.trainer.algorithms import GRPO
 from envhub.trainer.batch import Rows
-from envhub.trainer.strategy import Optimization, TorchStrategy
+from envhub.trainer.optimizer import Optimization
+from envhub.trainer.strategy import TorchStrategy
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,8 @@ def strategy(tiny_path: Path) -> TorchStrategy:
     rows = Rows(
         token_ids=torch.tensor([[5, 6, 7, 8]]), mask=torch.tensor([[0.0, 0.0, 1.0, 1.0]]), behaviour=torch.zeros(1, 4),
         advantages=torch.ones(1, 4), weights=torch.full((1, 4), 0.5), lengths=torch.tensor([4]), owner=torch.tensor([0]),
-        groups=torch.tensor([0]), rollout_groups=torch.tensor([0]),
+        groups=torch.tensor([0]), rollout_groups=torch.tensor([0]), turns=torch.zeros(1, 4, dtype=torch.long),
+        values=torch.zeros(1, 4), returns=torch.zeros(1, 4),
     )  # fmt: skip
     assert not made.step(rows, GRPO, 1.0, None, None).skipped
     return made
@@ -70,10 +72,10 @@ def test_a_whole_checkpoint_is_taken_up(saved: checkpoint.Checkpoint, strategy: 
     assert saved.source().path == saved.model.resolve()
     fresh = TorchStrategy(tiny_path, Optimization(), device="cpu")
     saved.restore(fresh)
-    before, after = (item.optimizer.state_dict()["state"] for item in (strategy, fresh))
+    before, after = (item.stepper.optimizers[0].state_dict()["state"] for item in (strategy, fresh))
     assert before.keys() == after.keys() and before
     assert all(torch.equal(before[key]["exp_avg_sq"], after[key]["exp_avg_sq"]) for key in before)
-    assert fresh.optimizer.param_groups[0]["lr"] == Optimization().learning_rate
+    assert fresh.stepper.learning_rate == Optimization().learning_rate
 
 
 @pytest.mark.parametrize(
@@ -132,28 +134,32 @@ def wrong_states() -> list[tuple[str, Callable[[dict[str, Any]], Any]]]:
 
         return edited
 
-    moments = "state"
+    def moments(state: dict[str, Any]) -> dict[Any, Any]:
+        return state["stepper"]["optimizers"][0]
+
     return [
         ("list", lambda state: [state]),
         ("tensor", lambda state: torch.zeros(3)),
         ("none", lambda state: None),
         ("no optimizer", lambda state: {"torch_rng": state["torch_rng"]}),
-        ("no generator", lambda state: {"optimizer": state["optimizer"]}),
-        ("optimizer", lambda state: {**state, "optimizer": 3}),
+        ("no generator", lambda state: {"stepper": state["stepper"]}),
+        ("optimizer", lambda state: {**state, "stepper": 3}),
         ("generator's type", lambda state: {**state, "torch_rng": "x"}),
         ("generator's size", lambda state: {**state, "torch_rng": torch.zeros(3, dtype=torch.uint8)}),
         ("generator's dtype", lambda state: {**state, "torch_rng": torch.zeros(5056)}),
-        ("no groups", edit(lambda state: state["optimizer"].pop("param_groups"))),
-        ("no moments", edit(lambda state: state["optimizer"].pop(moments))),
-        ("moments' type", edit(lambda state: state["optimizer"].update(state=[]))),
-        ("unknown parameter", edit(lambda state: state["optimizer"][moments].update({10_000: {}}))),
-        ("parameter's name", edit(lambda state: state["optimizer"][moments].update({"x": {}}))),
-        ("parameter's type", edit(lambda state: state["optimizer"][moments].update({0: 3}))),
-        ("no moment", edit(lambda state: state["optimizer"][moments][0].pop("exp_avg"))),
-        ("moment's shape", edit(lambda state: state["optimizer"][moments][0].update(exp_avg=torch.zeros(1)))),
-        ("moment's type", edit(lambda state: state["optimizer"][moments][0].update(exp_avg_sq=3.0))),
-        ("moment's value", edit(lambda state: state["optimizer"][moments][0]["exp_avg"].fill_(torch.nan))),
-        ("step", edit(lambda state: state["optimizer"][moments][0].update(step="x"))),
+        ("no schedule", edit(lambda state: state["stepper"].pop("schedule"))),
+        ("no moments", edit(lambda state: state["stepper"].pop("optimizers"))),
+        ("moments' type", edit(lambda state: state["stepper"].update(optimizers=[[]]))),
+        ("unknown parameter", edit(lambda state: moments(state).update({10_000: {}}))),
+        ("parameter's name", edit(lambda state: moments(state).update({"x": {}}))),
+        ("parameter's type", edit(lambda state: moments(state).update({0: 3}))),
+        ("no moment", edit(lambda state: moments(state)[0].pop("exp_avg"))),
+        ("moment's shape", edit(lambda state: moments(state)[0].update(exp_avg=torch.zeros(1)))),
+        ("moment's type", edit(lambda state: moments(state)[0].update(exp_avg_sq=3.0))),
+        ("moment's value", edit(lambda state: moments(state)[0]["exp_avg"].fill_(torch.nan))),
+        ("another critic", lambda state: {**state, "critic": {}}),
+        ("a step of the schedule", edit(lambda state: state["stepper"].update(schedule=-1))),
+        ("step", edit(lambda state: moments(state)[0].update(step="x"))),
     ]
 
 
@@ -175,7 +181,7 @@ def test_a_state_never_runs_code(
     saved: checkpoint.Checkpoint, strategy: TorchStrategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    torch.save({"optimizer": Bomb(), "torch_rng": torch.get_rng_state()}, saved.path / "trainer.pt")
+    torch.save({"stepper": Bomb(), "torch_rng": torch.get_rng_state()}, saved.path / "trainer.pt")
     refused(saved, "trainer.pt", lambda: saved.restore(strategy))
     assert not (tmp_path / "bomb").exists()
 

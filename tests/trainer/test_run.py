@@ -80,7 +80,7 @@ def test_the_weights_that_were_saved_are_not_those_it_began_with(tmp_path: Path,
     assert any(not torch.equal(before[name].float(), after[name].float()) for name in before)
 
 
-@pytest.mark.parametrize("algo", ["reinforce_baseline", "rloo"])
+@pytest.mark.parametrize("algo", ["reinforce_baseline", "rloo", "ppo"])
 def test_training_raises_the_reward(tmp_path: Path, letters: str, algo: str):
     folder = run(
         tmp_path / "run", letters, algo=algo, steps=24, group_size=8, tasks_per_step=4, eval_tasks=0, learning_rate=3e-3,
