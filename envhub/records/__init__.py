@@ -2,7 +2,7 @@
 
 from envhub.records.folder import RunFolder, numbered_folder, read_json
 from envhub.records.jsonl import JsonlWriter, read_rollouts, write_rollouts
-from envhub.records.store import RolloutStore, reconciled
+from envhub.records.store import RolloutStore, reconciled, taken_up
 
 __all__ = [
     "JsonlWriter",
@@ -12,5 +12,6 @@ __all__ = [
     "read_json",
     "read_rollouts",
     "reconciled",
+    "taken_up",
     "write_rollouts",
 ]

@@ -1,5 +1,6 @@
 """Rollouts in SQLite: columns to select by, and the whole record to re-score and replay from."""
 
+import contextlib
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -46,18 +47,20 @@ class RolloutStore(Closing):
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         try:
-            if read_only:
-                if not path.is_file():
-                    raise DataError(f"no rollouts at {path}: there is no such file")
-                self._database = sqlite3.connect(
-                    f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
-                )
-                self._database.execute("SELECT count(*) FROM rollouts")
-            else:
+            if read_only and not path.is_file():
+                raise DataError(f"no rollouts at {path}: there is no such file")
+            place: str | Path = f"{path.absolute().as_uri()}?mode=ro" if read_only else path
+            if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._database = sqlite3.connect(path, check_same_thread=False)
-                self._database.execute("PRAGMA journal_mode=WAL")
-                self._database.executescript(_SCHEMA)
+            self._database = sqlite3.connect(place, uri=read_only, check_same_thread=False)
+            with contextlib.ExitStack() as stack:
+                stack.callback(self.close)
+                if read_only:
+                    self._database.execute("SELECT count(*) FROM rollouts")
+                else:
+                    self._database.executescript(_SCHEMA)
+                    self._database.execute("PRAGMA journal_mode=WAL")
+                stack.pop_all()
         except sqlite3.DatabaseError as problem:
             raise DataError(f"{path} is no rollout database that can be opened: {problem}") from problem
         except OSError as problem:
@@ -72,11 +75,15 @@ class RolloutStore(Closing):
         except sqlite3.Error as problem:
             raise UserError(f"cannot write {self.path}: {problem}") from problem
 
-    def records(self) -> dict[str, str]:
-        """The JSON text of every rollout by its id, in the order in which they were added. Raises DataError."""
+    def check(self) -> None:
+        """Read the whole file. Raises DataError where it is damaged."""
         for (problem,) in self._select("PRAGMA quick_check(1)"):
             if problem != "ok":
-                raise DataError(f"{self.path} is damaged: {problem}")
+                raise DataError(f"{self.path} is damaged: {problem.splitlines()[-1]}")
+
+    def records(self) -> dict[str, str]:
+        """The JSON text of every rollout by its id, in the order in which they were added. Raises DataError."""
+        self.check()
         return dict(self._select("SELECT id, record FROM rollouts ORDER BY number"))
 
     def replace_all(self, rollouts: Sequence[Rollout], *, phase: str) -> None:
@@ -206,6 +213,30 @@ def reconciled(path: Path, rollouts: Sequence[Rollout], *, phase: str) -> tuple[
         store.close()
         raise
     return store, f"{path.name} {note}"
+
+
+def taken_up(path: Path) -> tuple[RolloutStore, str]:
+    """Open the store of a run that is gone on with, and whose rollouts are nowhere else.
+
+    Also returns one line where it was missing and is begun anew, else an empty one. Raises DataError with the remedy where
+    it is damaged; it is left as it is then.
+    """
+    note = ""
+    try:
+        if not path.is_file():
+            _delete(path)  # what a store that is gone may have left beside it
+            note = f"{path.name} was missing: a new one is begun, without the rollouts of earlier steps"
+        store = RolloutStore(path)
+        try:
+            store.check()
+        except DataError:
+            store.close()
+            raise
+    except DataError as problem:
+        if not _is_damage(problem):
+            raise
+        raise DataError(f"{problem}; move it away to go on without its rollouts (nothing else needs them)") from problem
+    return store, note
 
 
 def _is_damage(problem: DataError) -> bool:

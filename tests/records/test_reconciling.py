@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from envhub import Rollout
-from envhub.errors import UserError
-from envhub.records import RolloutStore, reconciled
+from envhub.errors import DataError, UserError
+from envhub.records import RolloutStore, reconciled, taken_up
 
 from .rollouts import small
 
@@ -87,3 +87,52 @@ def test_a_folder_in_the_stores_place_is_named(place: Path) -> None:
     place.mkdir()
     with pytest.raises(UserError, match=f"{place}"):
         reconciled(place, [small()], phase="eval")
+
+
+def damage(place: Path, how: str) -> None:
+    data = place.read_bytes()
+    if how == "text":
+        place.write_text("this is no database, and long enough to be told from one " * 20)
+    elif how == "truncated":
+        place.write_bytes(data[: len(data) // 2])
+    elif how == "pages":
+        place.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+    else:
+        place.unlink()
+        sqlite3.connect(place).execute("CREATE TABLE rollouts (id)").connection.close()
+
+
+@pytest.mark.parametrize("how", ["text", "truncated", "pages", "other table"])
+def test_rollouts_that_are_nowhere_else_are_not_replaced(place: Path, how: str) -> None:
+    fill(place, [small(index, "long " * 4000) for index in range(5)], "train")
+    damage(place, how)
+    before = place.read_bytes()
+    with pytest.raises(DataError, match=rf"{place} .*; move it away to go on without its rollouts"):
+        taken_up(place)
+    assert place.read_bytes() == before
+
+
+def test_a_store_that_was_removed_is_begun_anew(place: Path) -> None:
+    truth = [small(0), small(1)]
+    fill(place, truth, "train")
+    store, note = taken_up(place)
+    with store:
+        assert (note, list(store.iterate())) == ("", truth)
+        place.unlink()  # and what a killed run leaves beside it stays
+        kept = place.with_name("rollouts.sqlite-wal")
+        kept.write_bytes(b"left")
+        again, note = taken_up(place)
+        with again:
+            assert again.count() == 0
+        assert note == "rollouts.sqlite was missing: a new one is begun, without the rollouts of earlier steps"
+
+
+def test_a_store_in_use_is_not_called_damaged(place: Path) -> None:
+    fill(place, [small()])
+    with sqlite3.connect(place) as other:
+        other.execute("PRAGMA locking_mode=EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DataError, match="locked") as caught:
+            taken_up(place)
+    other.close()
+    assert "move it away" not in str(caught.value)

@@ -154,3 +154,17 @@ def test_a_damaged_record_is_named(store: RolloutStore) -> None:
     for read in (lambda: store.get("broken"), lambda: list(store.iterate())):
         with pytest.raises(DataError, match="rollouts.sqlite, rollout 'broken': no rollout record"):
             read()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_file_that_cannot_be_opened_is_closed_again(
+    tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **how: opened.append(connect(*given, **how)) or opened[0])
+    (tmp_path / "r.sqlite").write_text("this is no database, and long enough to be told from one " * 20)
+    with pytest.raises(DataError, match="r.sqlite is no rollout database"):
+        RolloutStore(tmp_path / "r.sqlite", read_only=read_only)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
