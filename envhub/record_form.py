@@ -1,263 +1,196 @@
 """The form of a rollout's record in JSON: which fields it has and what each may hold.
 
-A form is a function that takes a value and raises `Wrong` where the value does not fit; forms of lists and objects are
-made of the forms of what they hold. What environments put into `info`, `config` and the like may be anything.
+What environments put into `info`, `config` and the like may be anything. Messages and tools may have more fields than
+those here, as in the OpenAI chat format.
 """
 
-import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic_core import ErrorDetails
 
 from envhub.guard import shown
-from envhub.messages import ROLES
+from envhub.messages import Role
 from envhub.outcome import Outcome
-from envhub.trajectory import RENDERED, SAMPLED
 
-Form: TypeAlias = Callable[[Any], None]
-
-
-class Wrong(ValueError):
-    """A value does not fit its form. The message names the field, what it should hold and what it holds."""
-
-    def __init__(self, problem: str, path: str = "") -> None:
-        super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
-        self.problem = problem
-        self.path = path
-
-    def within(self, step: str) -> "Wrong":
-        """The same problem, seen from one level up."""
-        return Wrong(self.problem, step + self.path)
+_KIND = "\0"  # begins the name of an alternative, which pydantic puts into the path of an error
 
 
-def _refused(expected: str, value: Any) -> Wrong:
-    return Wrong(f"expected {expected}, found {shown(value, 80)}")
+class _Closed(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-def anything(value: Any) -> None:
-    """Any JSON value."""
+class _Open(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-def text(value: Any) -> None:
-    """A string."""
-    if not isinstance(value, str):
-        raise _refused("a text", value)
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+Object: TypeAlias = dict[Any, Any]
 
 
-def integer(value: Any) -> None:
-    """A whole number; a truth value is none."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _refused("a whole number", value)
+def _or_list(value: Any) -> str:
+    return f"{_KIND}text" if isinstance(value, str) else f"{_KIND}list"
 
 
-def count(value: Any) -> None:
-    """A whole number from 0."""
-    integer(value)
-    if value < 0:
-        raise _refused("a whole number from 0", value)
+def _type(value: Any) -> str:
+    return f"{_KIND}image" if isinstance(value, Mapping) and value.get("type") == "image_url" else f"{_KIND}text"
 
 
-def number(value: Any) -> None:
-    """A number that is finite as a float."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _refused("a number", value)
-    if not -sys.float_info.max <= value <= sys.float_info.max:
-        raise _refused("a finite number", value)
+class _Url(_Open):
+    url: str
 
 
-def flag(value: Any) -> None:
-    """true or false."""
-    if not isinstance(value, bool):
-        raise _refused("true or false", value)
+class _Image(_Open):
+    type: Literal["image_url"]
+    image_url: _Url
 
 
-def one_of(allowed: Collection[str]) -> Form:
-    """One of some words."""
-
-    def check(value: Any) -> None:
-        if not isinstance(value, str) or value not in allowed:
-            raise _refused(f"one of {', '.join(allowed)}", value)
-
-    return check
+class _Text(_Open):
+    type: Literal["text", "image_url"]
+    text: str
 
 
-def maybe(form: Form) -> Form:
-    """null, or what fits `form`."""
-
-    def check(value: Any) -> None:
-        if value is not None:
-            form(value)
-
-    return check
+_Part = Annotated[Annotated[_Image, Tag(f"{_KIND}image")] | Annotated[_Text, Tag(f"{_KIND}text")], Discriminator(_type)]
+_Content = Annotated[
+    Annotated[str, Tag(f"{_KIND}text")] | Annotated[list[_Part], Tag(f"{_KIND}list")], Discriminator(_or_list)
+]
 
 
-def list_of(form: Form) -> Form:
-    """A list of what fits `form`."""
-
-    def check(value: Any) -> None:
-        if not isinstance(value, list | tuple):
-            raise _refused("a list", value)
-        for position, item in enumerate(value):
-            try:
-                form(item)
-            except Wrong as problem:
-                raise problem.within(f"[{position}]") from None
-
-    return check
+class _CalledFunction(_Open):
+    name: str
 
 
-def mapping_of(form: Form) -> Form:
-    """An object of any keys whose values fit `form`."""
-
-    def check(value: Any) -> None:
-        if not isinstance(value, Mapping):
-            raise _refused("an object", value)
-        for key, item in value.items():
-            try:
-                form(item)
-            except Wrong as problem:
-                raise problem.within(f".{key}") from None
-
-    return check
+class _Call(_Open):
+    function: _CalledFunction
+    id: str | None = None
+    raw: str = ""
+    error: str | None = None
 
 
-def fields(required: Mapping[str, Form], optional: Mapping[str, Form] | None = None, *, closed: bool = True) -> Form:
-    """An object with these fields, and where it is `closed`, no others."""
-    known = {**required, **(optional or {})}
-
-    def check(value: Any) -> None:
-        if not isinstance(value, Mapping):
-            raise _refused("an object", value)
-        for name in required:
-            if name not in value:
-                raise Wrong("is missing", f".{name}")
-        for name, item in value.items():
-            if name in known:
-                try:
-                    known[name](item)
-                except Wrong as problem:
-                    raise problem.within(f".{name}") from None
-            elif closed:
-                raise Wrong("is no field of a record", f".{name}")
-
-    return check
+class _Message(_Open):
+    role: Role
+    content: _Content | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
 
 
-_object = mapping_of(anything)
+class _OfferedFunction(_Open):
+    name: str
+    description: str | None = None
+    parameters: Object | None = None
 
 
-def _content(value: Any) -> None:
-    if not isinstance(value, str | None):
-        list_of(_part)(value)
+class _Tool(_Open):
+    function: _OfferedFunction
 
 
-def _part(value: Any) -> None:
-    fields({"type": one_of(("text", "image_url"))}, closed=False)(value)
-    form: Form = text if value["type"] == "text" else fields({"url": text}, closed=False)
-    fields({value["type"]: form}, closed=False)(value)
+class _Observation(_Closed):
+    messages: list[_Message]
+    tools: list[_Tool] | None = None
 
 
-def _prompt(value: Any) -> None:
-    if not isinstance(value, str):
-        list_of(_MESSAGE)(value)
+class _Action(_Closed):
+    text: str
+    tool_calls: list[_Call] | None = None
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    parse_error: str | None = None
 
 
-_CALL = fields(
-    {"function": fields({"name": text}, closed=False)},
-    {"id": maybe(text), "raw": text, "error": maybe(text)},
-    closed=False,
-)
-_MESSAGE = fields(
-    {"role": one_of(ROLES)},
-    {
-        "content": _content,
-        "tool_calls": maybe(list_of(_CALL)),
-        "tool_call_id": maybe(text),
-        "name": maybe(text),
-        "reasoning": maybe(text),
-        "reasoning_content": maybe(text),
-    },
-    closed=False,
-)
-_TOOL = fields(
-    {"function": fields({"name": text}, {"description": text, "parameters": _object}, closed=False)}, closed=False
-)
-_OBSERVATION = fields({"messages": list_of(_MESSAGE)}, {"tools": maybe(list_of(_TOOL))})
-_ACTION = fields(
-    {"text": text},
-    {
-        "tool_calls": maybe(list_of(_CALL)),
-        "reasoning": maybe(text),
-        "finish_reason": maybe(text),
-        "parse_error": maybe(text),
-    },
-)
-_TURN = fields(
-    {"action": _ACTION, "observation": maybe(_OBSERVATION)},
-    {
-        "reward": number,
-        "terminated": flag,
-        "truncated": flag,
-        "info": _object,
-        "prompt_tokens": count,
-        "sampled_tokens": count,
-        "engine_seconds": number,
-        "environment_seconds": number,
-    },
-)
-_SEGMENT = fields(
-    {
-        "parent": maybe(count),
-        "origin": one_of((RENDERED, SAMPLED)),
-        "token_ids": list_of(count),
-        "turn": integer,
-    },
-    {
-        "logprobs": list_of(number),
-        "versions": list_of(integer),
-        "finish_reason": maybe(text),
-        "images": count,
-    },
-)
-_TRAJECTORY = fields(
-    {
-        "segments": list_of(_SEGMENT),
-        "forks": list_of(fields({"turn": integer, "cause": text}, {"position": integer})),
-    }
-)
-_TASK = fields(
-    {"prompt": _prompt},
-    {"answer": anything, "info": _object, "id": text, "split": text, "index": integer, "seed": integer},
-)
-_RECORD = fields(
-    {
-        "environment": text,
-        "task": _TASK,
-        "limits": mapping_of(maybe(number)),
-        "outcome": one_of([outcome.value for outcome in Outcome]),
-        "opening": maybe(_OBSERVATION),
-        "turns": list_of(_TURN),
-        "trajectory": _TRAJECTORY,
-    },
-    {
-        "version": count,
-        "id": text,
-        "config": _object,
-        "content_hash": maybe(text),
-        "target": text,
-        "group": text,
-        "member": count,
-        "attempt": count,
-        "model": text,
-        "sampling": _object,
-        "reward": number,
-        "components": mapping_of(number),
-        "fault": maybe(text),
-        "error": maybe(text),
-        "started": number,
-        "seconds": number,
-        "info": _object,
-    },
-)
+class _Turn(_Closed):
+    action: _Action
+    observation: _Observation | None
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Object = {}
+    prompt_tokens: Count = 0
+    sampled_tokens: Count = 0
+    engine_seconds: float = 0.0
+    environment_seconds: float = 0.0
+
+
+class _Segment(_Closed):
+    parent: Count | None
+    origin: Literal["rendered", "sampled"]
+    token_ids: list[Count]
+    turn: int
+    logprobs: list[float] = []
+    versions: list[int] = []
+    finish_reason: str | None = None
+    images: Count = 0
+
+
+class _Fork(_Closed):
+    turn: int
+    cause: str
+    position: int = 0
+
+
+class _Trajectory(_Closed):
+    segments: list[_Segment]
+    forks: list[_Fork]
+
+
+_Prompt = Annotated[
+    Annotated[str, Tag(f"{_KIND}text")] | Annotated[list[_Message], Tag(f"{_KIND}list")], Discriminator(_or_list)
+]
+
+
+class _Task(_Closed):
+    prompt: _Prompt
+    answer: Any = None
+    info: Object = {}
+    id: str = ""
+    split: str = ""
+    index: int = 0
+    seed: int = 0
+
+
+class _Record(_Closed):
+    environment: str
+    task: _Task
+    limits: dict[str, float | None]
+    outcome: Annotated[Outcome, Field(strict=False)]
+    opening: _Observation | None
+    turns: list[_Turn]
+    trajectory: _Trajectory
+    version: Count = 0
+    id: str = ""
+    config: Object = {}
+    content_hash: str | None = None
+    target: str = ""
+    group: str = ""
+    member: Count = 0
+    attempt: Count = 0
+    model: str = ""
+    sampling: Object = {}
+    reward: float = 0.0
+    components: dict[str, float] = {}
+    fault: str | None = None
+    error: str | None = None
+    started: float = 0.0
+    seconds: float = 0.0
+    info: Object = {}
+
+
+_EXPECTED = {
+    "string_type": "a text",
+    "string_unicode": "a text without lone surrogates",
+    "int_type": "a whole number",
+    "greater_than_equal": "a whole number from 0",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+_WRONG_NAME = {"missing": "is missing", "extra_forbidden": "is no field of a record"}
 
 
 def check_record(value: Any, version: int) -> None:
@@ -265,9 +198,24 @@ def check_record(value: Any, version: int) -> None:
 
     Raises ValueError naming the first field that is missing, unknown, or holds what it cannot; and for a later version.
     """
-    if not isinstance(value, Mapping):
-        raise _refused("an object", value)
-    found = value.get("version", 0)
+    found = value.get("version", 0) if isinstance(value, Mapping) else 0
     if isinstance(found, int) and found > version:
         raise ValueError(f"a rollout record of version {shown(found)}; this envhub reads up to {version}")
-    _RECORD(value)
+    try:
+        _Record.model_validate(value)
+    except ValidationError as problem:
+        raise ValueError(_said(problem.errors(include_url=False)[0])) from None
+
+
+def _said(error: ErrorDetails) -> str:
+    """The field, what it should hold and what it holds."""
+    steps = [step for step in error["loc"] if not str(step).startswith(_KIND)]
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
+    kind, held = error["type"], error["input"]
+    expected = _EXPECTED.get(kind, error["msg"])
+    if kind == "float_type" and isinstance(held, int) and not isinstance(held, bool):
+        expected = _EXPECTED["finite_number"]
+    elif "expected" in (words := error.get("ctx", {})):
+        expected = "one of " + words["expected"].replace("'", "").replace(" or ", ", ")
+    problem = _WRONG_NAME.get(kind) or f"expected {expected}, found {shown(held, 80)}"
+    return f"{path}: {problem}" if path else problem

@@ -206,6 +206,7 @@ def test_files_that_an_editor_has_saved_are_read(tmp_path: Path) -> None:
         ({"task": {"prompt": "", "index": "0"}}, "task.index: expected a whole number"),
         ({"task": {}}, "task.prompt: is missing"),
         ({"extra": 1}, "extra: is no field"),
+        ({"\ud800": 1}, r"expected a text without lone surrogates, found '\\ud800'"),
         ({"opening": {}}, "opening.messages: is missing"),
         ({"opening": {"messages": [{"role": "user", "content": [IMAGE]}]}}, "opening: Incorrect padding"),
         ({"trajectory": {"segments": [SEGMENT | {"token_ids": ["a"]}], "forks": []}}, r"segments\[0\].token_ids\[0\]"),
