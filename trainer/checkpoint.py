@@ -40,6 +40,7 @@ class Meta(BaseModel):
     sampler: Place
     ledger: dict[str, int | dict[str, int]]
     version: int = Field(ge=0)
+    kl_coef: float | None = Field(None, ge=0)
 
     def counts(self) -> Ledger:
         """The ledger. Raises ValueError or LedgerError where it is none."""

@@ -48,6 +48,12 @@ class TrainConfig(BaseModel):
     tasks_per_step: int = Field(64, ge=1, le=65_536, description="tasks sampled for each step")
     group_size: int = Field(8, ge=1, le=4_096, description="rollouts of each task")
     updates_per_step: int = Field(1, ge=1, le=1_024, description="optimizer steps for the rollouts of a step")
+    filter_rounds: int = Field(
+        0,
+        ge=0,
+        le=1_000,
+        description="how many times groups of equal rewards, which teach nothing, are replaced by other tasks' (0: kept)",
+    )
     minimum_group: int | None = Field(
         None, ge=1, le=4_096, description="smallest group that is kept after faults (default: 2)"
     )
@@ -76,6 +82,15 @@ class TrainConfig(BaseModel):
     micro_tokens: TokenCount = Field(4096, description="tokens of a micro-batch, with padding")
     gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
     kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the initial model")
+    kl_target: float | None = Field(
+        None, gt=0, description="KL an action token that the weight is adapted to, step by step (default: it stays)"
+    )
+    kl_horizon: int = Field(
+        10_000, ge=1, le=1_000_000_000, description="rollouts in which the weight can grow by a fifth, with --kl-target"
+    )
+    reference_every: int = Field(
+        0, ge=0, le=10_000_000, description="let the policy become the reference after every so many steps (0: never)"
+    )
     kl: str | None = Field(None, description="its estimate: k1, k2, k3 or k3_unbiased")
     kl_in: Literal["loss", "reward"] | None = Field(
         None, description="where it counts: as a loss, or (as k1) taken from the reward of its token"

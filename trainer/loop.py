@@ -19,6 +19,7 @@ from envhub.ledger import Ledger
 from envhub.records import RolloutStore, RunFolder
 from envhub.rollout import Rollout
 from envhub.trainer import checkpoint, kl, metrics
+from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
@@ -52,11 +53,12 @@ class Trainer:
     version: int = 0
     skipped: int = 0
     empty: int = 0
+    algorithm: Algorithm = field(init=False)
     sampler: TaskSampler = field(init=False)
     pool: RolloutPool = field(init=False)
 
     def __post_init__(self) -> None:
-        config = self.config
+        config, self.algorithm = self.config, self.plan.algorithm
         self.pool = RolloutPool(
             self.agent.executor, self.plan.environment, config=config.env_config, limits=self.plan.limits,
             sampling=SamplingParams(temperature=config.temperature), concurrency=config.concurrency,
@@ -76,9 +78,13 @@ class Trainer:
             rollouts = [rollout for group in groups for rollout in group.rollouts]
             values = describe(groups)
             self._count_empty(groups)
-            if rollouts:
-                values |= await asyncio.to_thread(self.update, rollouts)
-            self.ledger.use(len(rollouts))
+            kept = [group for group in groups if has_spread(group)] if self.config.filter_rounds else groups
+            learnt = [rollout for group in kept for rollout in group.rollouts]
+            values["groups_filtered"] = float(len(groups) - len(kept))
+            if learnt:
+                values |= await asyncio.to_thread(self.update, learnt)
+            self.ledger.use(len(learnt))
+            self.ledger.drop("no_spread", len(rollouts) - len(learnt), buffered=True)
             updated = time.monotonic()
             values["transfer_seconds"] = await self.sync()
             values["rollout_seconds"], values["update_seconds"] = collected - begun, updated - collected
@@ -95,10 +101,19 @@ class Trainer:
         self.progress.say(f"checkpoint: {saved.path}")
 
     async def collect(self) -> list[Group]:
-        """Sample the groups of one step."""
-        config = self.config
-        tasks, groups = self.sampler.take(config.tasks_per_step), []
-        total, done = config.tasks_per_step * config.group_size, 0
+        """Sample the groups of one step; with `filter_rounds`, others for those of equal rewards."""
+        groups = await self._sample(self.config.tasks_per_step)
+        for _ in range(self.config.filter_rounds):
+            lacking = self.config.tasks_per_step - sum(map(has_spread, groups))
+            if not lacking:
+                break
+            groups += await self._sample(lacking)
+        return groups
+
+    async def _sample(self, count: int) -> list[Group]:
+        config, groups = self.config, list[Group]()
+        tasks = self.sampler.take(count)
+        total, done = count * config.group_size, 0
 
         def describe_now() -> str:
             waiting = self.pool.in_flight()
@@ -113,7 +128,7 @@ class Trainer:
 
     def update(self, rollouts: list[Rollout]) -> dict[str, float]:
         """The optimizer steps on one step's rollouts; returns their metrics, averaged."""
-        config, algorithm = self.config, self.plan.algorithm
+        config, algorithm = self.config, self.algorithm
         if not any(segment.action_tokens for segment in (r.trajectory for r in rollouts)):
             return {}
         rows = token_rows(rollouts)
@@ -121,7 +136,8 @@ class Trainer:
         rewards = self.plan.shaping.by_turn(rollouts) if by_turn else self.plan.shaping(rollouts)
         if algorithm.critic:
             rows.values = self.strategy.values(rows)
-        assign(rows, rewards, algorithm, self._divergence(rows))
+        divergence = self._divergence(rows)
+        assign(rows, rewards, algorithm, divergence)
         several = config.updates_per_step > 1
         generator = torch.Generator().manual_seed(config.seed + self.step)
         reports: list[StepReport] = []
@@ -138,14 +154,29 @@ class Trainer:
                 reports.append(self.strategy.step(part, algorithm, config.temperature, old, self._reference(part)))
         self._count_skipped([report.skipped for report in reports])
         names = dict.fromkeys(name for report in reports for name in report.metrics)
-        return {
+        values = {
             name: statistics.fmean(report.metrics[name] for report in reports if name in report.metrics)
             for name in names
         }
+        if divergence is not None:
+            values["kl"] = float((divergence * rows.mask).sum()) / rows.action_tokens
+        return values | self._adapt(values.get("kl"), len(rollouts))
+
+    def _adapt(self, divergence: float | None, rollouts: int) -> dict[str, float]:
+        """Move the weight of the KL towards its target, and the reference to the policy when it is time."""
+        config, used = self.config, self.algorithm.kl_coef
+        if divergence is None:
+            return {}
+        if config.kl_target is not None:
+            coefficient = kl.adapted(used, divergence, config.kl_target, rollouts, config.kl_horizon)
+            self.algorithm = self.algorithm.with_options(kl_coef=coefficient)
+        if config.reference_every and (self.step + 1) % config.reference_every == 0:
+            self.strategy.refresh_reference()
+        return {"kl_coef": used}
 
     def _divergence(self, rows: Rows) -> torch.Tensor | None:
         """The k1 estimate to the reference of each action token, where the algorithm takes it from the reward."""
-        if not self.plan.algorithm.kl_coef or self.plan.algorithm.kl_in != "reward":
+        if not self.algorithm.kl_coef or self.algorithm.kl_in != "reward":
             return None
         old, reference = (
             self.strategy.score(rows, self.config.temperature, reference=which) for which in (False, True)
@@ -153,7 +184,7 @@ class Trainer:
         return kl.k1(old, reference)
 
     def _reference(self, rows: Rows) -> torch.Tensor | None:
-        if not self.plan.algorithm.kl_coef or self.plan.algorithm.kl_in != "loss":
+        if not self.algorithm.kl_coef or self.algorithm.kl_in != "loss":
             return None
         return self.strategy.score(rows, self.config.temperature, reference=True)
 
@@ -232,7 +263,10 @@ class Trainer:
     def save(self) -> checkpoint.Checkpoint:
         """Write a checkpoint of the present step."""
         place = checkpoint.Place(**self.sampler.state())
-        meta = checkpoint.Meta(step=self.step, sampler=place, ledger=self.ledger.to_dict(), version=self.version)
+        meta = checkpoint.Meta(
+            step=self.step, sampler=place, ledger=self.ledger.to_dict(), version=self.version,
+            kl_coef=self.algorithm.kl_coef if self.config.kl_target is not None else None,
+        )  # fmt: skip
         return checkpoint.save(self.folder.path / "checkpoints", self.strategy, self.tokenizer, meta, self.config.keep)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
@@ -242,6 +276,7 @@ class Trainer:
         self.sampler.load_state(meta.sampler.model_dump())
         self.ledger = self.pool.ledger = meta.counts()
         self.step, self.version = saved.step, meta.version
+        self.algorithm = self.algorithm.with_options(kl_coef=meta.kl_coef)
         self.agent.engine.weight_version = self.version  # it was started with that version's weights
         self.forget(self.step)
 
@@ -256,10 +291,15 @@ class Trainer:
         metrics.plot(metrics.read_metrics(self.folder.path), self.folder.path / "curve.png", title)
 
 
+def has_spread(group: Group) -> bool:
+    """Whether the rewards of a group differ: where they do not, a comparison teaches nothing."""
+    return len({rollout.reward for rollout in group.rollouts}) > 1
+
+
 def describe(groups: list[Group]) -> dict[str, float]:
     """What a step's rollouts were like; rates are over the scored ones."""
     scored = [rollout for group in groups for rollout in group.rollouts]
-    spread = [len({rollout.reward for rollout in group.rollouts}) > 1 for group in groups]
+    spread = [has_spread(group) for group in groups]
     rewards = [rollout.reward for rollout in scored]
 
     def mean(values: list[float]) -> float:

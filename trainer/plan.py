@@ -39,6 +39,11 @@ def plan(config: TrainConfig) -> Plan:
             raise UserError(
                 f"{name} is of a critic, and algorithm {algorithm.name!r} has none; leave it out, or use ppo"
             )
+    for name in ("kl_target", "reference_every"):
+        if getattr(config, name) and not algorithm.kl_coef:
+            raise UserError(f"{name} is of the KL to a reference, which has no weight: set kl_coef above 0")
+    if config.filter_rounds and config.group_size < 2:
+        raise UserError("filter_rounds compares the rollouts of a group: group_size is at least 2, not 1")
     if algorithm.needs_groups and config.group_size < 2:
         raise UserError(
             f"algorithm {algorithm.name!r} compares the rollouts of a task: group_size is at least 2, not {config.group_size}"

@@ -1,6 +1,7 @@
 """Which files of the machine a submission may read: the interpreter, its standard library and what these load."""
 
 import functools
+import glob
 import os
 import ssl
 import sys
@@ -42,6 +43,7 @@ def readable_places() -> Places:
     sites = [path for path in sys.path if path not in dynamic and not path.endswith(".zip")]
     sites += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), "/usr/lib/python3"]
     sites += [os.path.join(place, name) for place in (stdlib, *tops) for name in ("site-packages", "dist-packages")]
+    sites += [path for top in tops for name in ("site", "dist") for path in glob.glob(f"{top}/python*/{name}-packages")]
     sites += [os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 2)]
     hidden = {os.path.realpath(path) for path in sites} - tops
     hidden = {path for path in hidden if not any(_below(top, path) for top in tops)}
@@ -69,13 +71,19 @@ def readable_places() -> Places:
     return Places((*sorted(tops), *sorted(single)), tuple(sorted(folders)), tuple(sorted(listed)), tuple(sorted(files)))
 
 
-@functools.cache
 def shared_ruleset(version: int, parent: str) -> int:
     """A ruleset for every submission that works somewhere below `parent`; its descriptor stays open.
 
-    There may be hundreds of rules, so they are made once. `own_rules` take the rest of `parent` away again.
-    Raises `OSError`.
+    There may be hundreds of rules, so they are made once for a folder, which is told from a later one of its name.
+    `own_rules` take the rest of `parent` away again. Raises `OSError`.
     """
+    status = os.stat(parent)
+    return _shared(version, parent, status.st_dev, status.st_ino)
+
+
+@functools.cache
+def _shared(version: int, parent: str, device: int, inode: int) -> int:
+    os.open(parent, os.O_PATH | os.O_CLOEXEC)  # never closed: while it is open, no other folder gets its inode
     return landlock.make_ruleset(version, [(parent, ALL), *DEVICES, *_read_rules()])
 
 

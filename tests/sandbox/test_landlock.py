@@ -1,6 +1,7 @@
 """What a submission can read of the host, and what it still can import."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ def f(path):
 """
 WALK = """
 import os
+import shutil
 def f(suffix):
     found = []
     for top in ("/", "..", "/proc/self/root", "/tmp"):
@@ -176,3 +178,15 @@ async def test_without_landlock_the_sandbox_works_and_promises_less(
     probes = {probe.name: probe for probe in await ProcessSandbox(concurrency=2).self_test()}
     assert not probes["host files unreadable"].promised
     assert "Landlock" in probes["host files unreadable"].detail
+
+
+@CONFINED
+async def test_a_temporary_folder_may_be_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "work"
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    source = "import os\ndef f():\n    open('x', 'w').close()\n    return os.listdir('.')\n"
+    for _ in range(2):
+        place.mkdir()
+        result = await call(source)
+        assert result.value == ["x"], result
+        shutil.rmtree(place)

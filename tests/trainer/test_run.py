@@ -184,3 +184,63 @@ def test_the_main_job_on_a_small_model(tmp_path: Path):
     assert (
         sqlite3.connect(tmp_path / "run/rollouts.sqlite").execute("SELECT count(*) FROM rollouts").fetchone()[0] == 24
     )
+
+
+def test_the_weight_of_the_kl_follows_its_target_and_is_kept_over_a_resume(tmp_path: Path, letters: str):
+    options = {
+        "algo": "grpo",
+        "kl_coef": 0.1,
+        "kl_target": 1e-9,
+        "kl_horizon": 8,
+        "eval_tasks": 0,
+        "updates_per_step": 2,
+    }
+    folder = run(tmp_path / "run", letters, steps=2, **options)
+    assert checkpoint.finished(folder / "checkpoints")[-1].meta().kl_coef == pytest.approx(0.1 * 1.2 * 1.2)
+    run(folder, letters, resume=folder, steps=3, **options)
+    assert [row["kl_coef"] for row in read_metrics(folder)] == pytest.approx([0.1, 0.12, 0.144])
+
+
+def test_a_reference_that_follows_the_policy_is_near_to_it(tmp_path: Path, letters: str):
+    options = {"algo": "reinforce", "kl_coef": 0.01, "eval_tasks": 0, "steps": 4, "learning_rate": 3e-3}
+    fixed = read_metrics(run(tmp_path / "fixed", letters, **options))
+    moved = read_metrics(run(tmp_path / "moved", letters, reference_every=2, **options))
+    assert abs(moved[2]["kl"]) < 1e-6 < abs(fixed[2]["kl"])
+
+
+HALF = '''
+class Half(Letters):
+    """Every second task is not to be learnt: all of its answers are paid alike."""
+    async def step(self, action):
+        observation, reward, *rest = await super().step(action)
+        return (observation, 0.0 if self.task.index % 2 else reward, *rest)
+'''
+
+
+def test_groups_of_equal_rewards_are_replaced_and_counted(tmp_path: Path):
+    file = tmp_path / "half.py"
+    file.write_text(LETTERS + HALF)
+    folder = run(
+        tmp_path / "run", f"{file}:Half", steps=1, tasks_per_step=4, filter_rounds=8, eval_tasks=0, temperature=1.5
+    )
+    (row,) = read_metrics(folder)
+    ledger = Ledger.from_dict(row["ledger"])
+    assert ledger.used == 16 and row["groups_with_spread"] == 4
+    assert ledger.dropped["no_spread"] == 4 * row["groups_filtered"] > 0
+    assert row["epoch"] == 4 + row["groups_filtered"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kl_target": 0.1}, "kl_target is of the KL to a reference"),
+        ({"reference_every": 2}, "reference_every is of the KL to a reference"),
+        ({"filter_rounds": 2, "group_size": 1, "algo": "reinforce"}, "group_size is at least 2"),
+        ({"critic_warmup": 2}, "critic_warmup is of a critic, and algorithm 'reinforce_baseline' has none"),
+        ({"warmup_steps": 2}, "warmup_steps 2 is not below the 2 optimizer steps"),
+    ],
+)
+def test_options_of_parts_that_are_not_there_are_refused(tmp_path: Path, letters: str, options, said: str):
+    with pytest.raises(UserError, match=said):
+        run(tmp_path / "run", letters, **options)
+    assert not (tmp_path / "run").exists()
