@@ -1,5 +1,6 @@
 """The folder that a run leaves: its configuration, metrics, rollouts, checkpoints, plots and log."""
 
+import contextlib
 import fcntl
 import os
 import time
@@ -22,7 +23,7 @@ class RunFolder(Closing):
     use, cannot be written, or holds something else.
     """
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
         self.path = path
         self._lock = lock
 
@@ -42,25 +43,24 @@ class RunFolder(Closing):
             if resume and not (path / CONFIG).is_file():
                 raise UserError(f"there is no {what} to resume in {path}: it has no {CONFIG}")
             path.mkdir(parents=True, exist_ok=True)
-            lock = (path / _LOCK).open("a+")
+            lock = (path / _LOCK).open("ab+", buffering=0)
         except OSError as problem:
             raise UserError(f"cannot write the {what}'s folder {path}: {problem.strerror}") from problem
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "another process"
-            lock.close()
-            raise UserError(f"the folder {path} is in use by {holder}; wait for it or give another name") from None
-        except OSError as problem:  # a file system without locks
-            lock.close()
-            raise UserError(f"cannot lock the {what}'s folder {path}: {problem.strerror}") from problem
-        if not resume and _holds_something(path):  # asked again under the lock: another run may have just ended
-            lock.close()
-            raise taken
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        lock.flush()
+        with contextlib.ExitStack() as stack:
+            stack.callback(lock.close)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not resume and _holds_something(path):  # asked again under the lock: another run may have just ended
+                    raise taken
+                lock.truncate(0)
+                lock.write(f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
+            except BlockingIOError:
+                lock.seek(0)
+                holder = lock.read().decode(errors="replace").strip() or "another process"
+                raise UserError(f"the folder {path} is in use by {holder}; wait for it or give another name") from None
+            except OSError as problem:  # a file system without locks, or without room
+                raise UserError(f"cannot lock the {what}'s folder {path} ({_LOCK}): {problem.strerror}") from problem
+            stack.pop_all()
         return cls(path, lock)
 
     def write_config(self, config: dict[str, Any]) -> None:

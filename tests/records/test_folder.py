@@ -1,3 +1,6 @@
+import errno
+import fcntl
+import io
 import os
 import subprocess
 import sys
@@ -92,6 +95,14 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / ("x" * 300))
 
 
+def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=rf"cannot write {tmp_path}/.lock: No space left on device"):
+        RunFolder.open(tmp_path)
+    (tmp_path / ".lock").unlink()
+    RunFolder.open(tmp_path).close()
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("{", "is damaged"), ("[1]", "is damaged: it holds no object"), ("\xff", "is damaged"), (None, "cannot read")],
@@ -102,3 +113,21 @@ def test_a_damaged_configuration_is_named(tmp_path: Path, text: str | None, prob
         path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=f"config.json.* {problem}|{problem} .*config.json"):
         read_json(path)
+
+
+@pytest.mark.parametrize("when", ["opened", "locked", "written"])
+def test_a_lock_that_cannot_be_taken_is_named(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object, **how: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(io.FileIO):
+        write = fail
+
+    opening = {"opened": fail, "locked": Path.open, "written": lambda path, *given, **how: Full(path, "a+")}[when]
+    monkeypatch.setattr(Path, "open", opening)
+    if when == "locked":
+        monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(UserError, match=rf"cannot (write|lock) the run's folder {tmp_path}/run.*: No space left"):
+        RunFolder.open(tmp_path / "run")
+    monkeypatch.undo()
+    RunFolder.open(tmp_path / "run").close()
