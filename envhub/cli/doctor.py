@@ -51,6 +51,7 @@ def diagnose(*, repair: bool = False) -> list[Finding]:
         check_vllm,
         check_media_packages,
         check_memory,
+        check_sandbox,
         check_folders,
         check_plugins,
     ]
@@ -178,6 +179,25 @@ def check_memory() -> list[Finding]:
     if available < 4 * _GIB:
         return [Finding("memory", "warn", detail, "training SmolLM2 takes about 4 GiB; end other programs")]
     return [Finding("memory", "ok", detail)]
+
+
+def check_sandbox() -> list[Finding]:
+    """The sandbox tries out what it promises about submitted code, on this machine."""
+    import asyncio
+
+    from envhub.sandbox import make_sandbox
+
+    probes = asyncio.run(make_sandbox().self_test())
+    broken = [probe for probe in probes if probe.promised and not probe.holds]
+    if broken:
+        said = "; ".join(f"{probe.name} does not hold: {probe.detail}" for probe in broken)
+        return [Finding("sandbox", "fail", said, "run no submissions that you do not trust on this machine")]
+    absent = [f"{probe.name} ({probe.detail})" for probe in probes if not probe.promised]
+    detail = f"{sum(probe.holds for probe in probes)} of {len(probes)} properties hold"
+    if absent:
+        remedy = "run submissions that you do not trust where the kernel has these"
+        return [Finding("sandbox", "warn", f"{detail}; not here: {'; '.join(absent)}", remedy)]
+    return [Finding("sandbox", "ok", detail)]
 
 
 def check_folders() -> list[Finding]:

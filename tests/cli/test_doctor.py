@@ -11,6 +11,8 @@ import pytest
 
 from envhub.cli import doctor
 from envhub.cli.doctor import Finding
+from envhub.sandbox import ProcessSandbox
+from envhub.sandbox.base import Probe
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -172,6 +174,24 @@ def test_a_check_that_fails_itself_does_not_take_the_report_along(monkeypatch: p
     assert only(findings, "python").status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("probes", "status", "said"),
+    [
+        ([Probe("no network", True, True)], "ok", "1 of 1 properties hold"),
+        ([Probe("no network", False, False, "no seccomp here")], "warn", "not here: no network (no seccomp here)"),
+        ([Probe("no network", True, False, "it connected")], "fail", "no network does not hold: it connected"),
+    ],
+)
+def test_the_sandbox_is_tried_out(monkeypatch: pytest.MonkeyPatch, probes: list[Probe], status: str, said: str) -> None:
+    async def self_test(self: ProcessSandbox) -> list[Probe]:
+        return probes
+
+    monkeypatch.setattr(ProcessSandbox, "self_test", self_test)
+    (finding,) = doctor.check_sandbox()
+    assert finding.status == status and said in finding.detail
+    assert bool(finding.remedy) == (status != "ok")
+
+
 # The command
 
 
@@ -209,7 +229,9 @@ def test_this_installation_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
     failed = [finding for finding in report["findings"] if finding["status"] == "fail"]
     assert failed == []
     assert code == 0
-    assert {"python", "envhub", "extras", "memory", "plugins"} <= {finding["name"] for finding in report["findings"]}
+    assert {"python", "envhub", "extras", "memory", "sandbox", "plugins"} <= {
+        finding["name"] for finding in report["findings"]
+    }
 
 
 def test_without_any_dependency_it_still_reports(tmp_path: Path) -> None:

@@ -67,7 +67,20 @@ def gradient(path, rows, algorithm, micro_tokens):
     return kept, report
 
 
-NAMES = ["ppo", "reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "gmpo", "sapo", "opo"]
+NAMES = [
+    "ppo",
+    "reinforce",
+    "reinforce_baseline",
+    "rloo",
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "gspo",
+    "cispo",
+    "gmpo",
+    "sapo",
+    "opo",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
