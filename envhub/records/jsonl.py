@@ -3,15 +3,16 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from envhub.errors import DataError, UserError
 from envhub.guard import described, is_interruption, text_of
+from envhub.home import write_atomically
 from envhub.records.closing import Closing
 from envhub.rollout import Rollout
-from envhub.strict_json import loads, named
+from envhub.strict_json import NotJsonError, loads, named
 
 _BLOCK = 1 << 16
 _DEPTH = 64
@@ -21,14 +22,15 @@ _INTEGER_BITS = 10_000
 class JsonlWriter(Closing):
     """Appends one JSON object a line; each line is complete in the file when `write` returns.
 
-    A last line that an earlier process left unfinished is cut off when the file is opened; `cut` says whether.
+    A last line that an earlier process left unfinished is cut off when the file is opened; `cut` says whether. One that is
+    whole but for its newline is kept.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.cut = _cut_unfinished(path)
+            self.cut = _ended(path)
             self._file = path.open("ab")
         except OSError as problem:
             raise UserError(f"cannot write {path}: {problem.strerror}") from problem
@@ -117,7 +119,8 @@ def _joined(text: str) -> str:
     return text
 
 
-def _cut_unfinished(path: Path) -> bool:
+def _ended(path: Path) -> bool:
+    """Make a file end with a newline; returns whether an unfinished line had to go."""
     if not path.is_file():
         return False
     with path.open("rb+") as file:
@@ -130,9 +133,24 @@ def _cut_unfinished(path: Path) -> bool:
                 end = start + newline + 1
                 break
             end = start
-        if end != size:
-            file.truncate(end)
-        return end != size
+        if end == size:
+            return False
+        file.seek(end)
+        if is_whole(file.read()):
+            file.write(b"\n")
+            return False
+        file.truncate(end)
+        return True
+
+
+def is_whole(line: bytes) -> bool:
+    """Whether the last line of a file is an object to its end, so that nothing but its newline can be missing."""
+    try:
+        return isinstance(loads(line.decode("utf-8-sig")), dict)
+    except NotJsonError:  # who reads it says what is wrong with it
+        return True
+    except ValueError:
+        return False
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
@@ -154,6 +172,11 @@ def read_rollouts(path: Path) -> Iterator[Rollout]:
 
     Raises DataError naming the file and the line, and where it can be said the field, for what is no rollout record.
     """
+    return (rollout for _, rollout in numbered_rollouts(path))
+
+
+def numbered_rollouts(path: Path) -> Iterator[tuple[int, Rollout]]:
+    """The rollouts of a JSON-lines file with the numbers of their lines, from 1; else as `read_rollouts`."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -164,11 +187,21 @@ def read_rollouts(path: Path) -> Iterator[Rollout]:
                 except UnicodeDecodeError as problem:
                     raise DataError(f"{path}, line {number}: not UTF-8 (byte {problem.start})") from None
                 try:
-                    yield read_record(text)
+                    yield number, read_record(text)
                 except ValueError as problem:
                     raise DataError(f"{path}, line {number}: no rollout record: {problem}") from None
     except OSError as problem:
         raise DataError(f"cannot read {path}: {problem.strerror}") from problem
+
+
+def drop_lines(path: Path, numbers: Collection[int]) -> None:
+    """Take lines out of a file, by their numbers from 1; the others stay as they are. Raises UserError."""
+    try:
+        with path.open("rb") as file:
+            kept = [line for number, line in enumerate(file, start=1) if number not in numbers]
+    except OSError as problem:
+        raise UserError(f"cannot read {path}: {problem.strerror}") from problem
+    write_atomically(path, b"".join(kept).decode())
 
 
 def read_record(text: str) -> Rollout:

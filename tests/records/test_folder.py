@@ -95,14 +95,6 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / ("x" * 300))
 
 
-def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".lock").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=rf"cannot write {tmp_path}/.lock: No space left on device"):
-        RunFolder.open(tmp_path)
-    (tmp_path / ".lock").unlink()
-    RunFolder.open(tmp_path).close()
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("{", "is damaged"), ("[1]", "is damaged: it holds no object"), ("\xff", "is damaged"), (None, "cannot read")],

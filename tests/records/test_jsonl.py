@@ -45,14 +45,30 @@ def test_a_file_is_appended_to(tmp_path: Path) -> None:
         (b'{"a": 1}\n' + b"x" * 200_000, b'{"a": 1}\n'),
         (b"x" * 200_000, b""),
         (b"x" * 65_536 + b"\n" + b"x" * 65_536, b"x" * 65_536 + b"\n"),
+        (b'{"a": 1}\n 3', b'{"a": 1}\n'),
+        (b'{"a": 1}\n\0\0\0', b'{"a": 1}\n'),
     ],
 )
 def test_a_last_line_that_was_left_unfinished_is_cut_off(tmp_path: Path, before: bytes, after: bytes) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(before)
     with JsonlWriter(path) as writer:
+        assert writer.cut == (before != after)
         writer.write({"c": 2})
     assert path.read_bytes() == after + b'{"c": 2}\n'
+
+
+@pytest.mark.parametrize(
+    "last", [b'{"a": 1}', b'{"a": 1}  ', b'{"a": "' + b"x" * 200_000 + b'"}', b'{"a": NaN}', b'{"a": 1, "a": 2}']
+)
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b'{"b": "\xc3\xa9"}\n'])
+def test_a_last_line_that_lacks_but_its_newline_is_kept(tmp_path: Path, before: bytes, last: bytes) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(before + last)
+    with JsonlWriter(path) as writer:
+        assert not writer.cut
+        writer.write({"c": 2})
+    assert path.read_bytes() == before + last + b'\n{"c": 2}\n'
 
 
 def test_lines_of_a_process_that_is_killed_are_kept(tmp_path: Path) -> None:
