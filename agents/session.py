@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from envhub.agents.engines.base import Engine
@@ -66,10 +67,17 @@ def _assemble(
 
         return made, ByteRenderer(), get_parser("hermes" if parser == "auto" else parser)
 
-    from envhub.agents.models import resolve_model
+    from envhub.agents.engines import checkpoints
+    from envhub.agents.models import ModelError, resolve_model
     from envhub.agents.rendering import load_renderer
 
-    source = resolve_model(model)
+    try:
+        source = resolve_model(model)
+    except ModelError as problem:
+        earlier = checkpoints.instead_of(Path(model))
+        if earlier is None:
+            raise
+        raise ModelError(f"{problem}, or use the earlier checkpoint {earlier}") from problem
     renderer = load_renderer(source.path)
     found = choose_parser(renderer.chat_template) if parser == "auto" else get_parser(parser)
     return make_engine(engine, str(source.path), options=options), renderer, found

@@ -35,3 +35,8 @@ def earlier(checkpoint: Path) -> Path | None:
         return None
     older = [path for step, path in finished(checkpoint.parent) if step < own]
     return older[-1] if older else None
+
+
+def instead_of(model: Path) -> Path | None:
+    """The earlier checkpoint to use where the model of a checkpoint, or the checkpoint itself, is damaged; None: none."""
+    return earlier(model) or earlier(model.parent)

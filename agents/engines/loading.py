@@ -40,6 +40,29 @@ def load_causal_model(model: str, dtype: "torch.dtype", device: str) -> Any:
         raise UserError(f"{model} cannot be put on device {device!r}: {problem}") from problem
 
 
+def load_tokenizer(model: str | Path, advice: str = "") -> Any:
+    """The tokenizer of a folder. Raises UserError naming the file that is damaged, and what to do: `advice`, or `remedy`."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(model))
+    except Exception as problem:  # what damaged files raise is of any class, and often Exception itself
+        blamed = Path(model) / "tokenizer.json"
+        what = f"{blamed} is damaged" if _is_no_tokenizer(blamed) else "its tokenizer does not load"
+        remedied = "" if isinstance(problem, ImportError) else f"; {advice or remedy(model)}"
+        raise UserError(f"cannot load {model}: {what}: {described(problem)}{remedied}") from problem
+
+
+def _is_no_tokenizer(file: Path) -> bool:
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_file(str(file))
+    except Exception:  # the class that the library raises
+        return file.is_file()
+    return False
+
+
 def refuse_damaged(model: str) -> None:
     """Raise UserError for the first safetensors file of a folder that cannot be opened. Reads headers only."""
     from safetensors import SafetensorError, safe_open
@@ -56,8 +79,7 @@ def refuse_damaged(model: str) -> None:
 
 def remedy(model: str | Path) -> str:
     """What to do about a model folder, or a checkpoint that holds one, that is damaged."""
-    folder = Path(model)
-    earlier = checkpoints.earlier(folder) or checkpoints.earlier(folder.parent)
+    earlier = checkpoints.instead_of(Path(model))
     return f"use the earlier checkpoint {earlier}" if earlier is not None else "copy or save it again"
 
 

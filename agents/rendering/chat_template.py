@@ -217,10 +217,6 @@ def _special_strings(tokenizer: Any) -> tuple[str, ...]:
 
 def load_renderer(path: str | Path) -> ChatTemplateRenderer:
     """The renderer of the model in a folder. Raises UserError where its tokenizer or its template cannot be used."""
-    from transformers import AutoTokenizer
+    from envhub.agents.engines.loading import load_tokenizer
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError, KeyError) as problem:
-        raise UserError(f"the tokenizer in {path} does not load: {problem}") from problem
-    return ChatTemplateRenderer(tokenizer, Path(path).name)
+    return ChatTemplateRenderer(load_tokenizer(path), Path(path).name)

@@ -1,13 +1,19 @@
 """Models that cannot be loaded: what is said of a damaged folder, and of what is not the folder's fault."""
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
 
 from envhub.agents.engines import checkpoints
-from envhub.agents.engines.loading import load_causal_model
+from envhub.agents.engines.loading import load_causal_model, load_tokenizer
+from envhub.agents.models import resolve_model
+from envhub.agents.session import open_agent
 from envhub.errors import UserError
 
 
@@ -76,3 +82,70 @@ def test_a_damaged_checkpoints_model_names_the_earlier_one(tmp_path: Path, monke
         (tmp_path / checkpoints.folder_name(step) / "model").mkdir(parents=True)
         (tmp_path / checkpoints.folder_name(step) / checkpoints.META).touch()
     assert refusal(tmp_path / "step-000012" / "model").endswith(f"use the earlier checkpoint {tmp_path}/step-000003")
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> Path:
+    """A checkpoint that holds the tiny model, with an earlier one beside it."""
+    for step in (3, 12):
+        shutil.copytree(resolve_model("tiny").path, tmp_path / checkpoints.folder_name(step) / "model")
+        (tmp_path / checkpoints.folder_name(step) / checkpoints.META).touch()
+    return tmp_path / "step-000012"
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    def damage(raw: bytes) -> bytes:
+        value = json.loads(raw)
+        change(value)
+        return json.dumps(value).encode()
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: raw[:-100],
+        lambda raw: b"",
+        lambda raw: b"{}",
+        lambda raw: b"[]",
+        lambda raw: b"\xff" * 50,
+        edited(lambda value: value.pop("model")),
+        edited(lambda value: value.update(model=3)),
+        edited(lambda value: value["model"].update(vocab={})),
+        edited(lambda value: value.update(added_tokens=[1])),
+    ],
+)
+async def test_a_damaged_tokenizer_is_named_with_the_earlier_checkpoint(
+    later: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    file = later / "model" / "tokenizer.json"
+    file.write_bytes(damage(file.read_bytes()))
+    for folder in (later, later / "model"):
+        with pytest.raises(
+            UserError, match=rf"{file} (is|does) .*use the earlier checkpoint {later.parent}/step-000003$"
+        ):
+            async with open_agent(str(folder), "transformers"):
+                pass
+    shutil.rmtree(later.parent / "step-000003")
+    with pytest.raises(UserError, match=rf"{file} is damaged: .*; copy or save it again$"):
+        load_tokenizer(later / "model")
+
+
+@pytest.mark.parametrize("text", ["{", '{"tokenizer_class": 3}', '{"added_tokens_decoder": {"x": 3}}'])
+async def test_a_tokenizer_with_damaged_settings_comes_with_the_remedy(later: Path, text: str) -> None:
+    (later / "model" / "tokenizer_config.json").write_text(text)
+    with pytest.raises(UserError, match="its tokenizer does not load: .*use the earlier checkpoint .*step-000003$"):
+        async with open_agent(str(later), "transformers"):
+            pass
+
+
+def test_a_package_that_a_tokenizer_needs_is_not_the_folders_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*given: object) -> None:
+        raise ImportError("it needs the package x")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
+    with pytest.raises(UserError, match="its tokenizer does not load: ImportError: it needs the package x$"):
+        load_tokenizer(tmp_path)
