@@ -9,6 +9,17 @@ from pathlib import Path
 
 import pytest
 
+MANY = """
+from envhub import ListTasks, SingleTurnEnvironment, Task
+
+def right(text):
+    return 1.0
+
+class Many(SingleTurnEnvironment):
+    '''Say anything.'''
+    tasks = ListTasks("many", {"eval": [Task(f"say {n}", id=str(n)) for n in range(101)]})
+    rewards = (right,)
+"""
 COMMON = ["eval", "guess_number", "--model", "scripted:random", "--output", "out", "--tasks", "6"]
 
 
@@ -112,6 +123,21 @@ def test_a_folder_that_holds_something_else_is_left_alone(cli, tmp_path: Path, c
     assert not (tmp_path / "out" / "rollouts.jsonl").exists()
 
 
+def test_an_evaluation_of_too_many_rollouts_is_refused(cli, tmp_path: Path) -> None:
+    code, _, err = cli(*COMMON, "--tasks", "100001", "--samples", "10")
+    assert code == 2
+    assert "tasks x samples is at most 1000000, not 100001 x 10; ask for less of one of them" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_whole_split_of_too_many_rollouts_is_refused(cli, tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text(MANY)
+    arguments = ["eval", "many.py:Many", "--model", "scripted:random", "--output", "out", "--samples", "10000"]
+    code, _, err = cli(*arguments, "--tasks", "0")
+    assert code == 2
+    assert "tasks x samples is at most 1000000, not 101 x 10000" in err
+
+
 def test_other_settings_are_refused_with_the_remedy(cli, out: Path) -> None:
     code, _, err = cli(*COMMON, "--samples", "2")
     assert code == 2
@@ -141,6 +167,43 @@ def test_a_damaged_line_is_named_with_the_remedy(cli, out: Path, damage: str) ->
     for command in (["compare", "out", "out"], ["replay", "out/rollouts.jsonl"]):
         code, _, err = cli(*command)
         assert code == 2 and "line 3" in err
+
+
+def test_a_last_line_without_a_newline_is_kept(cli, out: Path) -> None:
+    file = out / "rollouts.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole.rstrip(b"\n"))
+    code, said, err = cli(*COMMON)
+    assert (code, err) == (0, "") and "all 6 rollouts are there already" in said
+    assert file.read_bytes() == whole
+
+
+def test_a_line_of_another_environment_is_refused(cli, out: Path) -> None:
+    file = out / "rollouts.jsonl"
+    kept = file.read_text().splitlines(keepends=True)
+    foreign = kept[3].replace('"environment": "guess_number"', '"environment": "sums"')
+    assert foreign != kept[3]
+    file.write_text("".join([*kept[:3], "\n", foreign, *kept[4:]]))
+    before = file.read_bytes()
+    code, _, err = cli(*COMMON)
+    assert code == 2
+    assert "out/rollouts.jsonl, line 5: a rollout of environment 'sums', in an evaluation of 'guess_number'" in err
+    assert "delete that line, or give another --output" in err
+    assert file.read_bytes() == before
+    assert len(rows(out)) == 6
+
+
+def test_lines_that_are_there_twice_are_dropped(cli, out: Path) -> None:
+    file = out / "rollouts.jsonl"
+    kept = file.read_text().splitlines(keepends=True)
+    summary = (out / "summary.json").read_text()
+    file.write_text("".join([kept[4], kept[2], *kept, kept[2]]))
+    code, said, err = cli(*COMMON)
+    assert code == 0 and "all 6 rollouts are there already" in said
+    assert err == "envhub: note: out/rollouts.jsonl: 3 doubled lines (of one rollout id) dropped\n"
+    assert sorted(file.read_text().splitlines(keepends=True)) == sorted(kept)
+    assert (out / "summary.json").read_text() == summary
+    assert cli(*COMMON)[2] == ""
 
 
 def test_lines_that_an_editor_has_saved_are_gone_on_with(cli, out: Path) -> None:

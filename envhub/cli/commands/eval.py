@@ -5,16 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from envhub import task_host
-from envhub.agents.engines.base import Temperature
+from envhub.agents.engines.base import BatchSize, Seed, Temperature, TokenCount, TurnCount
 from envhub.cli.options import given, options_of
 from envhub.environment import validate_config
 from envhub.errors import DataError, UserError
 from envhub.records import JsonlWriter, RolloutStore, RunFolder, numbered_folder, read_rollouts, reconciled
+from envhub.records.jsonl import drop_lines, numbered_rollouts
 from envhub.rollout import Rollout
 from envhub.strict_json import dumps
+
+_MOST_ROLLOUTS = 1_000_000
 
 
 class EvalConfig(BaseModel):
@@ -29,24 +32,32 @@ class EvalConfig(BaseModel):
     engine_options: dict[str, Any] = Field(default_factory=dict, description="options of the engine")
     parser: str = Field("auto", description="parser of tool calls and reasoning")
     split: str = Field("eval", description="split of the task set")
-    tasks: int = Field(32, ge=0, le=1_000_000, description="how many tasks (0: all of a finite split)")
+    tasks: int = Field(32, ge=0, le=_MOST_ROLLOUTS, description="how many tasks (0: all of a finite split)")
     samples: int = Field(1, ge=1, le=10_000, description="samples of each task")
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="data seed")
+    seed: Seed = Field(0, description="data seed")
     temperature: Temperature | None = Field(None, description="default: 0 for one sample of a task, 1 for several")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus of the distribution")
     top_k: int = Field(0, ge=0, le=1_000_000, description="most likely tokens to choose from (0: all)")
-    max_turns: int | None = Field(
-        None, ge=1, le=100_000, description="turns of an episode (default: the environment's)"
+    max_turns: TurnCount | None = Field(None, description="turns of an episode (default: the environment's)")
+    max_turn_tokens: TokenCount | None = Field(
+        None, description="sampled tokens of a turn (default: the environment's)"
     )
-    max_turn_tokens: int | None = Field(
-        None, ge=1, le=10_000_000, description="sampled tokens of a turn (default: the environment's)"
-    )
-    max_episode_tokens: int | None = Field(None, ge=1, le=100_000_000, description="sampled tokens of an episode")
-    concurrency: int = Field(32, ge=1, le=65_536, description="rollouts that run at once")
+    max_episode_tokens: TokenCount | None = Field(None, description="sampled tokens of an episode")
+    concurrency: BatchSize = Field(32, description="rollouts that run at once")
     retries: int = Field(2, ge=0, le=1_000, description="new attempts after a fault")
     pass_reward: float = Field(
         1.0, description="reward from which a rollout passes, where the environment does not say"
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "EvalConfig":
+        if self.tasks * self.samples > _MOST_ROLLOUTS:
+            raise ValueError(_too_many(self.tasks, self.samples))
+        return self
+
+
+def _too_many(tasks: int, samples: int) -> str:
+    return f"tasks x samples is at most {_MOST_ROLLOUTS}, not {tasks} x {samples}; ask for less of one of them"
 
 
 _REMEDY = "give another --output, or delete that folder"
@@ -69,12 +80,8 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
         else:
             folder.write_config(config.model_dump(mode="json"))
         earlier = load_evaluation(baseline) if baseline is not None else None
+        done = _read_done(file, config, folder)
         with JsonlWriter(file) as writer:
-            if writer.cut:
-                _note(f"{file} ended in half a line, which is dropped")
-            done = _read_done(file)
-            if done:
-                _check_same(config, folder)
             folder.write_config(config.model_dump(mode="json"))
             store, repaired = reconciled(path / "rollouts.sqlite", done, phase="eval")
             with store:
@@ -107,6 +114,8 @@ async def _evaluate(
         config.concurrency, config.retries,
     )  # fmt: skip
     total = len(tasks) * config.samples
+    if total > _MOST_ROLLOUTS:
+        raise UserError(_too_many(len(tasks), config.samples))
     kept = still_valid(plan, tasks, done)
     if len(kept) == total:
         say(f"all {total} rollouts are there already")
@@ -179,11 +188,33 @@ def _check_kind(folder: RunFolder) -> None:
         raise UserError(f"{folder.path} holds another kind of run, not an evaluation; {_REMEDY}")
 
 
-def _read_done(file: Path) -> list[Rollout]:
+def _read_done(file: Path, config: EvalConfig, folder: RunFolder) -> list[Rollout]:
+    """The rollouts that are there already, after the file was rid of half a line at its end and of doubled lines."""
+    from envhub.registry import spec as find_spec
+
+    with JsonlWriter(file) as writer:
+        if writer.cut:
+            _note(f"{file} ended in half a line, which is dropped")
     try:
-        return list(read_rollouts(file))
+        lines = dict(numbered_rollouts(file))
     except DataError as problem:
         raise DataError(f"{problem}; delete that line, and its rollout is run again") from None
+    if not lines:
+        return []
+    _check_same(config, folder)
+    environment = find_spec(config.env).id
+    for number, rollout in lines.items():
+        if rollout.environment != environment:
+            raise DataError(
+                f"{file}, line {number}: a rollout of environment {rollout.environment!r}, in an evaluation of "
+                f"{environment!r}; delete that line, or give another --output"
+            )
+    latest = {rollout.id: number for number, rollout in lines.items()}
+    doubled = lines.keys() - latest.values()
+    if doubled:
+        drop_lines(file, doubled)
+        _note(f"{file}: {len(doubled)} doubled lines (of one rollout id) dropped")
+    return [lines[number] for number in latest.values()]
 
 
 def _saved(folder: RunFolder) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from envhub.cli.commands.eval import EvalConfig
 from envhub.environment import validate_config
 from envhub.errors import ConfigError
 
-WHOLE = [name for name, field in EvalConfig.model_fields.items() if field.annotation in (int, int | None)]
+WHOLE = [
+    name for name, field in EvalConfig.model_fields.items() if field.annotation is int or "int" in str(field.annotation)
+]
 
 
 def made(**values: object) -> EvalConfig:
@@ -31,9 +33,14 @@ def test_a_quantity_is_finite(name: str, value: object) -> None:
         made(**{name: value})
 
 
+@pytest.mark.parametrize(("tasks", "samples"), [(1_000_000, 2), (101, 10_000), (1001, 1000)])
+def test_the_product_of_tasks_and_samples_is_bounded(tasks: int, samples: int) -> None:
+    with pytest.raises(ConfigError, match=f"tasks x samples is at most 1000000, not {tasks} x {samples}"):
+        made(tasks=tasks, samples=samples)
+
+
 def test_large_evaluations_and_seeds_are_taken() -> None:
-    config = made(
-        tasks=100_000, samples=1024, concurrency=4096, max_turns=1000, max_turn_tokens=131_072, seed=2**63 - 1
-    )
+    config = made(tasks=1000, samples=1000, concurrency=4096, max_turns=1000, max_turn_tokens=131_072, seed=2**63 - 1)
     assert config.seed == 2**63 - 1
+    assert made(tasks=0, samples=10_000).samples == 10_000
     assert made(pass_reward=-0.5).pass_reward == -0.5
