@@ -16,9 +16,10 @@ from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
 from envhub.errors import UserError
 from envhub.ledger import Ledger
-from envhub.records import RolloutStore, RunFolder
+from envhub.records import RolloutStore, RunFolder, write_rollouts
 from envhub.rollout import Rollout
-from envhub.trainer import checkpoint, kl, metrics
+from envhub.trainer import alarms, checkpoint, kl, metrics
+from envhub.trainer.alarms import Canary
 from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.config import TrainConfig
@@ -29,6 +30,7 @@ from envhub.trainer.strategy import StepReport, Strategy
 from envhub.trainer.transfer import WeightTransfer
 
 SKIPPED_IN_A_ROW = 3
+_CANARY = "Numbers from one to forty: " + ", ".join(map(str, range(1, 41)))
 
 
 @dataclass(slots=True)
@@ -53,7 +55,9 @@ class Trainer:
     version: int = 0
     skipped: int = 0
     empty: int = 0
+    moved: bool = False
     algorithm: Algorithm = field(init=False)
+    canary: Canary = field(init=False)
     sampler: TaskSampler = field(init=False)
     pool: RolloutPool = field(init=False)
 
@@ -65,10 +69,13 @@ class Trainer:
             retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger,
         )  # fmt: skip
         self.sampler = TaskSampler(self.pool.tasks, config.split, config.seed)
+        prompt = self.tokenizer.encode(_CANARY, add_special_tokens=False)
+        self.canary = Canary(self.agent.engine, self.strategy, prompt, config.temperature)
 
     async def run(self) -> None:
         """Train up to `config.steps`, evaluating before and after; leaves a checkpoint."""
         config = self.config
+        await self.canary.check(self.version)
         if self.step == 0:
             await self.evaluate("before training")
         while self.step < config.steps:
@@ -147,17 +154,21 @@ class Trainer:
         olds = [
             self.strategy.score(part, config.temperature) if several and not only_critic else None for part in parts
         ]
+        before = None if self.moved or only_critic else alarms.fingerprint(self.strategy)
         for part, old in zip(parts, olds, strict=True):
             if algorithm.critic:
                 reports.append(self.strategy.step_critic(part, algorithm))
             if not only_critic:
                 reports.append(self.strategy.step(part, algorithm, config.temperature, old, self._reference(part)))
-        self._count_skipped([report.skipped for report in reports])
+        self._count_skipped([report.skipped for report in reports], rollouts)
         names = dict.fromkeys(name for report in reports for name in report.metrics)
         values = {
             name: statistics.fmean(report.metrics[name] for report in reports if name in report.metrics)
             for name in names
         }
+        if before is not None and not any(report.skipped for report in reports):
+            alarms.refuse_unmoved(before, self.strategy, values["gradient_norm"])
+            self.moved = values["gradient_norm"] > 0
         if divergence is not None:
             values["kl"] = float((divergence * rows.mask).sum()) / rows.action_tokens
         return values | self._adapt(values.get("kl"), len(rollouts))
@@ -202,11 +213,14 @@ class Trainer:
             f"({count} of {len(dropped)} rollouts): {example}"
         )
 
-    def _count_skipped(self, reasons: list[str]) -> None:
+    def _count_skipped(self, reasons: list[str], rollouts: list[Rollout]) -> None:
+        if any(reasons):
+            file = self.folder.path / f"skipped-step-{self.step + 1}.jsonl"
+            write_rollouts(file, rollouts)
         for reason in reasons:
             self.skipped = self.skipped + 1 if reason else 0
             if reason:
-                self.progress.say(f"step {self.step + 1}: the update was skipped: {reason}")
+                self.progress.say(f"step {self.step + 1}: the update was skipped: {reason}; its rollouts are in {file}")
             if self.skipped >= SKIPPED_IN_A_ROW:
                 raise UserError(
                     f"{SKIPPED_IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate, "
@@ -216,7 +230,9 @@ class Trainer:
     async def sync(self) -> float:
         """Give the engine the new weights; returns seconds."""
         self.version += 1
-        return await self.transfer.send(self.strategy, self.agent.engine, self.version)
+        seconds = await self.transfer.send(self.strategy, self.agent.engine, self.version)
+        await self.canary.check(self.version)
+        return seconds
 
     def record(self, groups: list[Group], values: dict[str, float]) -> None:
         """Write a step's rollouts and metrics, and say a line."""
@@ -224,6 +240,8 @@ class Trainer:
             for rollout in (*group.rollouts, *group.dropped):
                 self.store.add(rollout, phase="train", step=self.step)
         self.ledger.check()
+        if alarm := alarms.mismatch(values):
+            self.progress.say(f"step {self.step}: warning: {alarm}")
         self.log.write(self.step, "train", {**values, "epoch": self.sampler.epoch, "ledger": self.ledger.to_dict()})
         dropped = f", {values['dropped']:.0f} dropped" if values["dropped"] else ""
         self.progress.say(

@@ -145,6 +145,8 @@ class TorchStrategy(Strategy):
         norm, skipped = self.stepper.take(loss)
         metrics = {name: value / tokens for name, value in sums.items() if not name.startswith("max_")}
         metrics |= {name: value for name, value in sums.items() if name.startswith("max_")}
+        squared = metrics.pop("importance_squared")
+        metrics["effective_sample_size"] = metrics["importance"] ** 2 / squared if squared else 1.0
         metrics |= {"loss": loss, "gradient_norm": norm, "action_tokens": tokens, "learning_rate": rate}
         return StepReport(metrics, skipped)
 
@@ -180,6 +182,7 @@ class TorchStrategy(Strategy):
         )
         _add(sums, "mismatch_k3", ((difference.exp() - difference - 1) * mask).sum())
         _add(sums, "importance", (importance * mask).sum())
+        _add(sums, "importance_squared", (importance**2 * mask).sum())
         sums["max_mismatch"] = max(sums.get("max_mismatch", 0.0), float(difference.abs().max()))
 
     def named_tensors(self) -> Mapping[str, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from envhub.agents.models import resolve_model
 from envhub.errors import UserError
 from envhub.ledger import Ledger
-from envhub.records import RolloutStore, RunFolder
+from envhub.records import RolloutStore, RunFolder, read_rollouts
 from envhub.trainer import checkpoint
 from envhub.trainer.config import resolve
 from envhub.trainer.metrics import read_metrics
@@ -244,3 +244,15 @@ def test_options_of_parts_that_are_not_there_are_refused(tmp_path: Path, letters
     with pytest.raises(UserError, match=said):
         run(tmp_path / "run", letters, **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_updates_that_are_not_finite_stop_the_run_and_leave_their_rollouts(tmp_path: Path, letters: str):
+    with pytest.raises(UserError, match="3 updates in a row were not finite"):
+        run(tmp_path / "run", letters, algo="grpo", kl_coef=1e39, steps=4, eval_tasks=0)
+    for step in (1, 2, 3):
+        assert len(list(read_rollouts(tmp_path / "run" / f"skipped-step-{step}.jsonl"))) == 8
+
+
+def test_a_first_update_that_moves_nothing_stops_the_run(tmp_path: Path, letters: str):
+    with pytest.raises(UserError, match="the first update moved no parameter"):
+        run(tmp_path / "run", letters, learning_rate=1e-30, eval_tasks=0)

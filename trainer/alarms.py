@@ -1,0 +1,122 @@
+"""What tells that training goes wrong before the curve does: engine and trainer disagree, or nothing moves."""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+
+import torch
+
+from envhub.agents.engines import Engine, Generation, Request, SamplingParams
+from envhub.errors import EngineFault, UserError
+from envhub.trainer.batch import Rows
+from envhub.trainer.strategy import Strategy
+
+_SECONDS = 300.0
+_SAMPLED = 8
+_FLOOR = 0.02  # in nats: what float32 and a few layers of another kernel never reach
+_FACTOR = 10.0
+
+
+class Canary:
+    """A prompt that the engine answers after every transfer of weights, and the trainer scores.
+
+    Their logprobs agree, up to precision, where both have the same weights. How well they agree is measured when the
+    engine has just been started with the trainer's weights, so that no tolerance depends on the precision of either. The
+    prompt is long enough to be kept in an engine's prefix cache, which must not survive a transfer.
+    """
+
+    def __init__(self, engine: Engine, strategy: Strategy, prompt: list[int], temperature: float) -> None:
+        """`prompt` is token ids; `temperature` that of the rollouts."""
+        room = None if engine.max_context is None else max(1, engine.max_context - _SAMPLED)
+        self._engine, self._strategy, self._prompt, self._temperature = engine, strategy, prompt[:room], temperature
+        self._numbers = itertools.count()
+        self.usual: float | None = None
+
+    async def difference(self) -> float:
+        """The largest distance in nats between the engine's logprob of a sampled token and the trainer's."""
+        sampling = SamplingParams(temperature=self._temperature, ignore_eos=True, min_tokens=_SAMPLED)
+        request = Request(f"canary-{next(self._numbers)}", self._prompt, _SAMPLED, sampling)
+        try:
+            generation = await asyncio.wait_for(self._engine.generate(request), _SECONDS)
+        except TimeoutError:
+            raise EngineFault(
+                f"engine {self._engine.name!r} did not answer the canary prompt in {_SECONDS:g} s"
+            ) from None
+        rows = rows_of(self._prompt, generation)
+        scored = await asyncio.to_thread(self._strategy.score, rows, self._temperature)
+        return float(((scored - rows.behaviour) * rows.mask).abs().max())
+
+    async def check(self, version: int) -> float:
+        """Measure it after the transfer of a version. Raises EngineFault where the engine has not these weights."""
+        found = await self.difference()
+        if self.usual is None:
+            self.usual = found
+        if found > _FACTOR * self.usual + _FLOOR:
+            raise EngineFault(
+                f"engine {self._engine.name!r} has not the weights of version {version}: its logprobs of a canary prompt "
+                f"differ from the trainer's by {found:.3g} nats, {self.usual:.3g} when it was started; the transfer did "
+                "not reach it, or it answers from a cache of the old weights"
+            )
+        return found
+
+
+def rows_of(prompt: list[int], generation: Generation) -> Rows:
+    """One row of a prompt and what was sampled after it, for scoring."""
+    ids = torch.tensor([[*prompt, *generation.token_ids]])
+    mask, behaviour = torch.zeros(ids.shape), torch.zeros(ids.shape)
+    mask[0, len(prompt) :] = 1
+    behaviour[0, len(prompt) :] = torch.tensor(generation.logprobs)
+    one, empty = torch.zeros(1, dtype=torch.long), torch.zeros(ids.shape)
+    return Rows(
+        ids,
+        mask,
+        behaviour,
+        empty,
+        empty,
+        torch.tensor([ids.shape[1]]),
+        one,
+        one,
+        one,
+        torch.zeros_like(ids),
+        empty,
+        empty,
+    )
+
+
+def mismatch(values: Mapping[str, float]) -> str:
+    """What a step's metrics say about engine and trainer: an empty string, or the disagreement and its likely cause.
+
+    With w = pi_old / mu, the mean of w over what mu sampled is 1 whenever both have the same support, however much they
+    differ: a mean below 1 tells that the engine cannot sample what the trainer gives weight to.
+    """
+    if not {"mismatch_k3", "importance", "max_mismatch"} <= values.keys():
+        return ""
+    k3, mean, most = values["mismatch_k3"], values["importance"], values["max_mismatch"]
+    size = values.get("effective_sample_size", 1.0)
+    said = f"KL {k3:.3g} nats a token, mean ratio {mean:.3f}, effective sample size {size:.2f}, at most {most:.3g} nats"
+    if mean < 0.9:
+        cause = "the engine samples from less than the whole vocabulary (top-p, top-k) or at another temperature"
+    elif mean > 1.1:
+        cause = "the logprobs are of other tokens than those that were sampled: look at the engine's wiring"
+    elif k3 > 0.05 or size < 0.5:
+        cause = "the engine has old weights, answers from a cache of them, or computes in a much lower precision"
+    elif most > 3.0 and k3 > 0.005:
+        cause = "single tokens are read differently: look at the chat template and the special tokens"
+    else:
+        return ""
+    return f"engine and trainer disagree about what was sampled ({said}): {cause}"
+
+
+def fingerprint(strategy: Strategy) -> list[tuple[float, float]]:
+    """Sum and sum of squares of every parameter, in float64."""
+    tensors = strategy.named_tensors().values()
+    return [(float(t.double().sum()), float(t.double().square().sum())) for t in tensors]
+
+
+def refuse_unmoved(before: list[tuple[float, float]], strategy: Strategy, gradient: float) -> None:
+    """Raise UserError where a step with a gradient left every parameter as it was."""
+    if gradient > 0 and fingerprint(strategy) == before:
+        raise UserError(
+            f"the first update moved no parameter, although its gradient has the norm {gradient:.3g}: the learning rate is "
+            "too small for the precision of the weights; raise --learning-rate"
+        )
