@@ -35,10 +35,12 @@ def configuration() -> str:
     from envhub.limits import Limits
     from envhub.sandbox import SandboxLimits
     from envhub.trainer.config import PRESETS, TrainConfig
+    from envhub.trainer.sft.config import SftConfig
 
     parts = ["# Configuration\n", "Written from the code by `scripts/write_reference.py`. Unknown keys are errors.\n"]
     for title, model in (
         ("envhub train", TrainConfig),
+        ("envhub sft", SftConfig),
         ("envhub eval", EvalConfig),
         ("limits of an episode", Limits),
         ("limits of the sandbox", SandboxLimits),

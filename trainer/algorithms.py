@@ -112,9 +112,9 @@ class Algorithm:
         return LOSSES[self.loss](self, logprobs, old, values, mask)
 
     def clipped(self, logprobs: Tensor, old: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Where the loss's bounds bind, as 0 or 1 [rows, tokens]; those of GSPO bind whole rows, those of SAPO never."""
+        """Where the loss's bounds bind, as 0 or 1 [rows, tokens]; GSPO's bind whole rows; SAPO and NLL have none."""
         low, high = self.clip_low, self.clip_high
-        if self.loss == "sapo":
+        if self.loss in ("sapo", "nll"):
             return torch.zeros_like(mask)
         if self.loss == "gspo":
             logprobs = losses.sequence_log_ratio(logprobs, old, mask).expand_as(mask)
@@ -136,6 +136,7 @@ LOSSES: dict[str, PolicyLoss] = {
     "gmpo": lambda a, new, old, values, mask: losses.gmpo(new, old, values, mask, a.clip_high),
     "cispo": lambda a, new, old, values, mask: losses.cispo(new, old, values, a.clip_low, a.clip_high),
     "sapo": lambda a, new, old, values, mask: losses.sapo(new, old, values),
+    "nll": lambda a, new, old, values, mask: -values * new,
 }
 
 
@@ -172,6 +173,7 @@ GMPO = Algorithm(
 )
 SAPO = Algorithm("sapo", _GRPO, loss="sapo", aggregation=_BY_SEQUENCE, paper="arXiv 2511.20347")
 OPO = Algorithm("opo", advantages.opo, paper="arXiv 2505.23585")
+SFT = Algorithm("sft", _as_it_is, needs_groups=False, loss="nll", correction="none")
 
 
 def get_algorithm(name: str) -> Algorithm:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from envhub.agents.engines import checkpoints
 from envhub.agents.models import smollm2, tiny
 from envhub.agents.models.cache import cached_model
 from envhub.agents.models.checks import ModelError, check_model_folder, fingerprint
@@ -40,8 +41,9 @@ class ModelSource:
 def resolve_model(spec: str, *, notify: Callable[[str], None] = logger.info) -> ModelSource:
     """Find, build or fetch the model that `spec` names.
 
-    `spec` is an alias of `ALIASES`, a folder (a training checkpoint's `model` folder is found from the checkpoint), or
-    `org/name` of the Hugging Face hub, taken from its cache or the network. `notify` is told before anything slow.
+    `spec` is an alias of `ALIASES`, a folder (a training checkpoint's `model` folder is found from the checkpoint, and
+    that of the newest checkpoint from the run), or `org/name` of the Hugging Face hub, taken from its cache or the
+    network. `notify` is told before anything slow.
     Raises ModelError or MissingExtraError, both UserErrors.
     """
     if spec == "smollm2":
@@ -85,7 +87,8 @@ def _local(folder: Path, spec: str) -> Path:
     nested = folder / "model"
     if not (folder / "config.json").exists() and (nested / "config.json").is_file():
         return nested.resolve()
-    return folder.resolve()
+    of_run = checkpoints.finished(folder / "checkpoints")
+    return (of_run[-1][1] / "model" if of_run else folder).resolve()
 
 
 def _from_hub(spec: str, notify: Callable[[str], None]) -> Path:

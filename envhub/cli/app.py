@@ -23,6 +23,7 @@ COMMANDS = {
     "eval": "Evaluate a model on an environment.",
     "compare": "Compare two evaluations.",
     "train": "Train a model on an environment.",
+    "sft": "Train a model on written or recorded conversations.",
     "replay": "Run recorded rollouts again and report the first difference.",
     "doctor": "Examine this installation and say how to repair it.",
 }

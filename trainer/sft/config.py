@@ -1,0 +1,111 @@
+"""The configuration of supervised fine-tuning, from flags."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from envhub.agents.engines.base import Seed, TokenCount
+from envhub.environment import validate_config
+from envhub.errors import UserError
+
+SOURCES = ("data", "from_oracle", "from_rollouts")
+_OF_SOURCES = {
+    "env_config": ("from_oracle",),
+    "tasks": ("from_oracle",),
+    "split": ("from_oracle",),
+    "parser": ("from_oracle",),
+    "concurrency": ("from_oracle",),
+    "min_reward": ("from_oracle", "from_rollouts"),
+}
+
+
+class SftConfig(BaseModel):
+    """Everything that defines a supervised run. Unknown keys are errors; the resolved values are saved with the run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    data: Path | None = Field(None, description="conversations: JSON lines with `messages` and, where needed, `tools`")
+    from_oracle: str | None = Field(None, description="environment whose oracle plays: an id, a file, or file.py:Class")
+    from_rollouts: Path | None = Field(
+        None, description="recorded rollouts: a run folder, or its rollouts.jsonl or rollouts.sqlite"
+    )
+    env_config: dict[str, Any] = Field(default_factory=dict, description="configuration of the oracle's environment")
+    tasks: int = Field(64, ge=1, le=1_000_000, description="tasks that the oracle plays")
+    split: str = Field("train", description="split of the oracle's tasks")
+    parser: str = Field(
+        "auto", description="parser of the model's tool calls, with which the oracle's answers are read"
+    )
+    concurrency: int = Field(64, ge=1, le=65_536, description="episodes of the oracle that run at once")
+    min_reward: float | None = Field(
+        None, description="least reward of a rollout that is trained on (default: above 0)"
+    )
+
+    model: str = Field("smollm2", description="initial model: an alias, a folder, or org/name of the hub")
+    device: str = Field("auto", description="device of the trainer: auto, cpu or cuda")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="arithmetic of the model")
+    seed: Seed = Field(0, description="of the order of samples, of what is held out, and of the oracle's tasks")
+
+    epochs: float | None = Field(None, gt=0, le=1e6, description="how often every sample is seen (default: 1)")
+    steps: int | None = Field(None, ge=1, le=10_000_000, description="optimizer steps, in place of epochs")
+    batch_size: int = Field(16, ge=1, le=1_000_000, description="samples of an optimizer step")
+    max_tokens: TokenCount | None = Field(
+        None,
+        description="longer samples are cut at their end and counted; one without a trained token before the cut is "
+        "dropped and counted (default: the model's context)",
+    )
+    eval_fraction: float = Field(0.0, ge=0, lt=1, description="share of the conversations or tasks that is held out")
+    eval_every: int = Field(
+        0,
+        ge=0,
+        le=10_000_000,
+        description="also score the held-out part after every so many steps (0: before and after)",
+    )
+
+    learning_rate: float = Field(2e-5, gt=0, description="of AdamW")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the learning rate goes on after the warm-up"
+    )
+    warmup_steps: int = Field(
+        0, ge=0, le=1_000_000_000, description="optimizer steps in which the learning rate rises from 0"
+    )
+    weight_decay: float = Field(0.0, ge=0, description="of the optimizer, on matrices")
+    clip_norm: float = Field(1.0, ge=0, description="largest gradient norm (0: any)")
+    micro_tokens: TokenCount = Field(4096, description="tokens of a micro-batch, with padding")
+    gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
+
+    output: Path | None = Field(None, description="run folder (default: runs/sft-SOURCE-N)")
+    save_every: int = Field(
+        0, ge=0, le=10_000_000, description="checkpoint after every so many steps (0: only at the end)"
+    )
+    keep: int = Field(2, ge=1, le=10_000, description="checkpoints to keep")
+    tensorboard: bool = Field(True, description="write TensorBoard event files")
+
+    @property
+    def source(self) -> str:
+        """Which of `data`, `from_oracle` and `from_rollouts` is trained on."""
+        return next(name for name in SOURCES if getattr(self, name) is not None)
+
+
+def resolve(values: Mapping[str, Any]) -> SftConfig:
+    """A configuration from `values` (None: not given). Raises UserError naming the key and the nearest valid one."""
+    given = {key: value for key, value in values.items() if value is not None}
+    sources = [name for name in SOURCES if name in given]
+    if not sources:
+        raise UserError(
+            "say what to train on: --data chat.jsonl, --from-oracle guess_number, or --from-rollouts runs/NAME"
+        )
+    if len(sources) > 1:
+        raise UserError(f"a run trains on one source: leave out {' or '.join(map(_flag, sources))}")
+    if "epochs" in given and "steps" in given:
+        raise UserError("--epochs and --steps both say how long to train: leave one out")
+    for name, owners in _OF_SOURCES.items():
+        if name in given and sources[0] not in owners:
+            raise UserError(f"{_flag(name)} goes with {' or '.join(map(_flag, owners))}, not with {_flag(sources[0])}")
+    made: SftConfig = validate_config(SftConfig, given, "the sft configuration")
+    return made
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
