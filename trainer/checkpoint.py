@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from envhub import strict_json
 from envhub.agents.engines import checkpoints
+from envhub.agents.engines.loading import load_tokenizer
 from envhub.agents.models import ModelError, ModelSource, resolve_model
 from envhub.errors import UserError
 from envhub.home import write_atomically
@@ -85,12 +86,18 @@ class Checkpoint:
         except ModelError as problem:
             raise self.damaged(_MODEL, problem) from problem
 
+    def tokenizer(self) -> Any:
+        """The tokenizer that was saved. Raises UserError when it is damaged."""
+        return load_tokenizer(self.model, self._remedy())
+
     def restore(self, strategy: Strategy) -> None:
         """Let a strategy take up its state. Raises UserError when the file is damaged."""
         try:
             state = torch.load(self.path / _STATE, map_location="cpu", weights_only=True)
-        except Exception as problem:  # damaged bytes make the unpickler raise errors of any class
-            raise self.damaged(_STATE, problem) from problem
+        except OSError as problem:
+            raise self.damaged(_STATE, problem.strerror or problem) from problem
+        except Exception as problem:  # damaged bytes make the unpickler raise errors of any class, pages long
+            raise self.damaged(_STATE, f"it cannot be read ({type(problem).__name__})") from problem
         try:
             strategy.load_state(state)
         except ValueError as problem:
@@ -98,14 +105,14 @@ class Checkpoint:
 
     def damaged(self, file: str, problem: object) -> UserError:
         """The error for a damaged file of this checkpoint, with what to do about it."""
+        said = " ".join(str(problem).split()) or type(problem).__name__
+        return UserError(f"the checkpoint {self.path} is damaged: {self.path / file}: {said}; {self._remedy()}")
+
+    def _remedy(self) -> str:
         earlier = checkpoints.earlier(self.path)
-        remedy = (
-            "no earlier one is there, so start a new run"
-            if earlier is None
-            else f"remove that folder to go on from the earlier checkpoint {earlier}"
-        )
-        said = str(problem) or type(problem).__name__
-        return UserError(f"the checkpoint {self.path} is damaged: {self.path / file}: {said}; {remedy}")
+        if earlier is None:
+            return "no earlier one is there, so start a new run"
+        return f"remove {self.path} to go on from the earlier checkpoint {earlier}"
 
 
 def save(folder: Path, strategy: Strategy, tokenizer: Any, meta: Meta, keep: int) -> Checkpoint:

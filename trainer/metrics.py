@@ -10,6 +10,7 @@ from envhub import strict_json
 from envhub.errors import DataError
 from envhub.home import write_atomically
 from envhub.records import JsonlWriter
+from envhub.records.jsonl import is_whole
 
 FILE = "metrics.jsonl"
 _NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored")}
@@ -48,12 +49,20 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
     Raises DataError naming file and line for what is no row: an object with a `step` from 0, a `kind`, and numbers.
     """
-    path = folder / FILE
+    return _read(folder / FILE)[0]
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """The rows, and whether a line that is unfinished follows them."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # after the last line break there is nothing, or what is unfinished
+        *lines, rest = path.read_bytes().split(b"\n")
     except OSError as problem:
         raise DataError(f"cannot read {path}: {problem.strerror}") from problem
-    return [_row(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    unfinished = bool(rest.strip()) and not is_whole(rest)
+    if not unfinished:
+        lines.append(rest)
+    rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    return rows, unfinished
 
 
 def _row(line: bytes, place: str) -> dict[str, Any]:
@@ -81,12 +90,26 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
     return row
 
 
-def forget_after(folder: Path, step: int) -> None:
-    """Drop the rows of steps after `step`, which a resumed run does again. Raises DataError as `read_metrics` does."""
+def forget_after(folder: Path, step: int) -> str:
+    """Drop the rows of steps after `step`, which a resumed run does again, and all but the last of a step and kind.
+
+    Returns one line that counts what was dropped, empty where nothing was. Raises DataError as `read_metrics` does.
+    """
     path = folder / FILE
-    if path.exists():
-        kept = [row for row in read_metrics(folder) if row["step"] <= step]
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+    if not path.exists():
+        return ""
+    rows, unfinished = _read(path)
+    earlier = [row for row in rows if row["step"] <= step]
+    kept = list({(row["step"], row["kind"]): row for row in earlier}.values())
+    counts = {
+        "{} of steps that are run again": len(rows) - len(earlier),
+        "{} doubled": len(earlier) - len(kept),
+        "{} unfinished": int(unfinished),
+    }
+    if not any(counts.values()):
+        return ""
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+    return f"{FILE}: rows dropped: {', '.join(text.format(count) for text, count in counts.items() if count)}"
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

@@ -35,7 +35,7 @@ def plan(config: TrainConfig) -> Plan:
     """Check all names and sizes of a configuration without starting anything. Raises UserError."""
     algorithm = get_algorithm(config.algo).with_options(**{name: getattr(config, name) for name in _OF_THE_ALGORITHM})
     for name in ("critic_learning_rate", "critic_warmup", "lam", "value_clip"):
-        if not algorithm.critic and name in config.model_fields_set:
+        if not algorithm.critic and getattr(config, name) != TrainConfig.model_fields[name].default:
             raise UserError(
                 f"{name} is of a critic, and algorithm {algorithm.name!r} has none; leave it out, or use ppo"
             )

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from envhub.agents.engines import choose_engine
+from envhub.agents.engines.loading import load_tokenizer
 from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
 from envhub.agents.session import open_agent
-from envhub.records import RolloutStore, RunFolder, numbered_folder
+from envhub.records import RolloutStore, RunFolder, numbered_folder, taken_up
 from envhub.trainer import checkpoint, metrics
 from envhub.trainer.config import TrainConfig
+from envhub.trainer.folder import saved_config
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
 from envhub.trainer.optimizer import Optimization
@@ -24,12 +26,15 @@ from envhub.trainer.progress import Progress
 from envhub.trainer.transfer import make_transfer
 
 EXECUTORS: dict[str, type[Executor]] = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
+_ANEW = "the run ended before its first checkpoint: starting from step 1"
 
 
 async def train(config: TrainConfig, *, resume: Path | None = None, progress: Progress | None = None) -> Path:
     """Train and return the run folder. `resume` is a run folder to go on with. Raises UserError."""
     progress = progress or Progress()
     planned = plan(config)
+    if resume is not None:
+        saved_config(resume)
     path = resume or config.output or next_folder(planned.environment.id, planned.algorithm.name)
     initial = resolve_model(config.model, notify=progress.say)
     with (
@@ -40,20 +45,26 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         logging.getLogger("envhub").addHandler(log_file)
         stack.callback(log_file.close)
         stack.callback(logging.getLogger("envhub").removeHandler, log_file)
-        saved, source = None, initial
-        if resume is not None:
-            done = checkpoint.finished(path / "checkpoints")
-            saved = done[-1] if done else None
-            if saved is not None:
-                saved.meta()
-                source = saved.source()
-            metrics.forget_after(path, saved.step if saved is not None else -1)
+        done = checkpoint.finished(path / "checkpoints") if resume is not None else []
+        saved, source = done[-1] if done else None, initial
+        if saved is not None:
+            saved.meta()
+            source = saved.source()
+        tokenizer = saved.tokenizer() if saved is not None else load_tokenizer(source.path)
+        place = path / "rollouts.sqlite"
+        store, missing = (RolloutStore(place), "") if resume is None else taken_up(place)
+        stack.enter_context(store)
         progress.say(f"run folder: {path}")
+        if resume is not None:
+            dropped = metrics.forget_after(path, saved.step if saved is not None else -1)
+            progress.say(_ANEW if saved is None else f"going on after step {saved.step}")
+            for text in filter(None, (missing if saved is not None else "", dropped)):
+                progress.say(text)
         folder.write_config(config.model_dump(mode="json"))
         launcher = LocalLauncher()
         stack.callback(launcher.close)
         try:
-            await _train(config, planned, initial, source, folder, saved, launcher, progress)
+            await _train(config, planned, initial, source, tokenizer, folder, store, saved, launcher, progress)
         except asyncio.CancelledError:
             done = checkpoint.finished(path / "checkpoints")
             state = f"step {done[-1].step} is saved" if done else "no step is saved yet (see --save-every)"
@@ -63,8 +74,8 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
 
 
 async def _train(
-    config: TrainConfig, planned: Plan, initial: ModelSource, source: ModelSource, folder: RunFolder,
-    saved: checkpoint.Checkpoint | None, launcher: LocalLauncher, progress: Progress,
+    config: TrainConfig, planned: Plan, initial: ModelSource, source: ModelSource, tokenizer: Any, folder: RunFolder,
+    store: RolloutStore, saved: checkpoint.Checkpoint | None, launcher: LocalLauncher, progress: Progress,
 ) -> None:  # fmt: skip
     torch.manual_seed(config.seed)
     engine = choose_engine(config.engine)
@@ -91,29 +102,21 @@ async def _train(
             critic=replace(policy, learning_rate=rate) if planned.algorithm.critic else None,
             device=config.device,
         )
-        with RolloutStore(folder.path / "rollouts.sqlite") as store:
-            log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard)
-            trainer = Trainer(
-                config, planned, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"),
-                _tokenizer(source.path), folder, store, log, progress,
-            )  # fmt: skip
-            if saved is None:
-                trainer.forget()
-            else:
-                trainer.resume(saved)
-                progress.say(f"going on after step {saved.step}")
-            try:
-                async with Watchdog():
-                    await trainer.run()
-            finally:
-                await trainer.pool.close()
-                log.close()
-
-
-def _tokenizer(path: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(path)
+        log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard)
+        trainer = Trainer(
+            config, planned, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"), tokenizer,
+            folder, store, log, progress,
+        )  # fmt: skip
+        if saved is None:
+            trainer.forget()
+        else:
+            trainer.resume(saved)
+        try:
+            async with Watchdog():
+                await trainer.run()
+        finally:
+            await trainer.pool.close()
+            log.close()
 
 
 def next_folder(environment: str, algorithm: str, root: Path = Path("runs")) -> Path:

@@ -28,12 +28,38 @@ def test_what_is_written_is_read(tmp_path: Path):
     assert read_metrics(tmp_path) == [{"step": 1, "kind": "train", "reward": None, "passed": 0.5, "note": "café\u2028"}]
 
 
-@pytest.mark.parametrize("left", [b"{", b'{"step": 2, "kind": "tr', b'{"step": 2', row(2).encode(), b"\xc3", b"\0\0\0"])
+@pytest.mark.parametrize("left", [b"{", b'{"step": 2, "kind": "tr', b'{"step": 2', b"\xc3", b"\0\0\0"])
 def test_a_line_that_a_killed_run_did_not_finish_is_dropped(tmp_path: Path, left: bytes):
     file = write(tmp_path, row(0), row(1), left)
     assert [item["step"] for item in read_metrics(tmp_path)] == [0, 1]
-    forget_after(tmp_path, 0)
+    assert forget_after(tmp_path, 0) == "metrics.jsonl: rows dropped: 1 of steps that are run again, 1 unfinished"
     assert file.read_text() == row(0) + "\n"
+
+
+def test_a_last_row_that_lacks_but_its_newline_is_kept(tmp_path: Path):
+    file = write(tmp_path, row(0), row(1).encode())
+    assert [item["step"] for item in read_metrics(tmp_path)] == [0, 1]
+    assert forget_after(tmp_path, 1) == ""
+    MetricsLog(tmp_path, tensorboard=False).close()
+    assert file.read_text() == f"{row(0)}\n{row(1)}\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "said", "left"),
+    [
+        (3, "2 doubled", [0, 1, 2, 3]),
+        (2, "1 of steps that are run again, 2 doubled", [0, 1, 2]),
+        (1, "2 of steps that are run again, 2 doubled", [0, 1]),
+        (-1, "6 of steps that are run again", []),
+    ],
+)
+def test_what_a_resumed_run_drops_is_counted(tmp_path: Path, step: int, said: str, left: list[int]):
+    write(tmp_path, row(0), row(1), row(1), row(1).replace("0.5", "0.75"), row(2), row(3))
+    assert forget_after(tmp_path, step) == f"metrics.jsonl: rows dropped: {said}"
+    rows = read_metrics(tmp_path)
+    assert [item["step"] for item in rows] == left
+    assert [item["reward"] for item in rows if item["step"] == 1] in ([], [0.75])
+    assert forget_after(tmp_path, step) == ""
 
 
 @pytest.mark.parametrize(

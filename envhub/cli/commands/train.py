@@ -23,8 +23,8 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("envhub train", "train")
     from envhub.cli.options import given
-    from envhub.records import read_json
     from envhub.trainer.config import TrainConfig, resolve
+    from envhub.trainer.folder import saved_config
 
     chosen = given(TrainConfig, values)
     if resume is not None:
@@ -32,9 +32,7 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
         if fixed or config is not None:
             flag = f"--{sorted(fixed)[0].replace('_', '-')}" if fixed else "--config"
             raise UserError(f"a resumed run keeps its configuration: leave out {flag}, or start a new run")
-        if not (resume / "config.json").is_file():
-            raise UserError(f"there is no training run to resume in {resume}: it has no config.json")
-        chosen = {**read_json(resume / "config.json"), **chosen}
+        chosen = {**saved_config(resume), **chosen}
     try:
         resolved = resolve(chosen, file=config)
     except (RecursionError, ValueError) as problem:  # from the parser of the file: its own limits
