@@ -17,13 +17,13 @@ _LOCK_POLL = 0.1
 
 
 def cache_root() -> Path:
-    """`$ENVHUB_CACHE`, else `$XDG_CACHE_HOME/envhub`, else `~/.cache/envhub`. Not created here."""
+    """`$ENVHUB_CACHE`, else `$XDG_CACHE_HOME/envhub`, else `~/.cache/envhub`. Not created here. Raises UserError."""
     own = os.environ.get("ENVHUB_CACHE")
     if own:
         return expanded(own, "ENVHUB_CACHE").absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     # The XDG specification asks for relative values to be ignored.
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "envhub"
+    return (Path(base) if base and Path(base).is_absolute() else expanded("~/.cache", "HOME")) / "envhub"
 
 
 def cached_model(name: str, build: Callable[[Path], None]) -> Path:

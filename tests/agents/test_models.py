@@ -193,6 +193,17 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert cache_root() == tmp_path / ".cache" / "envhub"
 
 
+def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("ENVHUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    with pytest.raises(UserError, match="HOME: '~/.cache' begins with a home folder that is not there"):
+        cache_root()
+
+
 def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ENVHUB_CACHE", str(tmp_path / "file" / "cache"))
