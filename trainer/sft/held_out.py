@@ -60,8 +60,8 @@ class _Predictor(TokenScorer):
             logits = self.model(input_ids=token_ids, attention_mask=attention, use_cache=False).logits
             return int((logits[rows, at - 1].argmax(-1) == targets).sum())
         hidden, head = self._decoder(token_ids, attention)[rows, at - 1], self.model.get_output_embeddings()
-        parts = zip(hidden.split(_CHUNK), targets.split(_CHUNK), strict=True)
-        return sum(int((head(part).argmax(-1) == wanted).sum()) for part, wanted in parts)
+        parts = [slice(start, start + _CHUNK) for start in range(0, len(targets), _CHUNK)]
+        return sum(int((head(hidden[part]).argmax(-1) == targets[part]).sum()) for part in parts)
 
 
 def _right(predictor: _Predictor, strategy: TorchStrategy, rows: Rows, micro_tokens: int) -> int:

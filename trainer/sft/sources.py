@@ -230,7 +230,8 @@ class SameTokenizer:
             from transformers import AutoTokenizer
 
             theirs: dict[str, int] = AutoTokenizer.from_pretrained(folder).get_vocab()
-            return theirs == self.renderer.tokenizer.get_vocab()
+            ours: dict[str, int] = self.renderer.tokenizer.get_vocab()
+            return theirs == ours
         opening, segments = rollout.opening, rollout.trajectory.segments
         if opening is None or not segments:
             return False
