@@ -27,8 +27,12 @@ import re, sys
 arguments = sys.argv[1:]
 if arguments[:1] == ["train"]:
     if "--resume" not in arguments:
-        arguments += ["--preset", "test", "--model", "tiny", "--engine", "transformers", "--no-tensorboard"]
+        arguments += ["--preset", "test", "--engine", "transformers", "--no-tensorboard"]
         arguments += ["--steps", "2", "--tasks-per-step", "2", "--group-size", "4", "--max-turn-tokens", "16"]
+        if not any(pair[0] == "--model" and pair[1].startswith("runs/") for pair in zip(arguments, arguments[1:])):
+            arguments += ["--model", "tiny"]
+elif arguments[:1] == ["sft"]:
+    arguments += ["--model", "tiny", "--no-tensorboard"]
 elif arguments[:1] == ["eval"] and not any(item.startswith("scripted:") for item in arguments):
     if any(item.startswith("openai:") for item in arguments):  # no endpoint is there to be asked
         arguments = ["scripted:random" if item.startswith("openai:") else item for item in arguments]
