@@ -1,6 +1,7 @@
 """The training loop: collect, score, update, sync. Details stand one level down."""
 
 import asyncio
+import itertools
 import math
 import statistics
 import time
@@ -66,7 +67,7 @@ class Trainer:
         self.pool = RolloutPool(
             self.agent.executor, self.plan.environment, config=config.env_config, limits=self.plan.limits,
             sampling=SamplingParams(temperature=config.temperature), concurrency=config.concurrency,
-            retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger,
+            retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger, seed=config.seed,
         )  # fmt: skip
         self.sampler = TaskSampler(self.pool.tasks, config.split, config.seed)
         prompt = self.tokenizer.encode(_CANARY, add_special_tokens=False)
@@ -119,6 +120,7 @@ class Trainer:
 
     async def _sample(self, count: int) -> list[Group]:
         config, groups = self.config, list[Group]()
+        places = itertools.count(self.sampler.position)  # a group's name, and so its seeds, are the same after a resume
         tasks = self.sampler.take(count)
         total, done = count * config.group_size, 0
 
@@ -128,10 +130,11 @@ class Trainer:
             return f"step {self.step + 1} of {config.steps}: {done} of {total} rollouts{longest}"
 
         async with self.progress.during(describe_now):
-            async for group in self.pool.run(tasks, config.group_size):
+            async for group in self.pool.run(tasks, config.group_size, name=lambda task: f"{task.id}#{next(places)}"):
                 groups.append(group)
                 done += config.group_size
-        return groups
+        order = {id(task): place for place, task in enumerate(tasks)}
+        return sorted(groups, key=lambda group: order[id(group.task)])  # sums of floats depend on it
 
     def update(self, rollouts: list[Rollout]) -> dict[str, float]:
         """The optimizer steps on one step's rollouts; returns their metrics, averaged."""

@@ -1,5 +1,6 @@
 """Continuous batching on a transformers model: sequences of different lengths decoded together, one token a step."""
 
+import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,14 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish_reason: str | None = None
+    _random: random.Random | None = None
+
+    def uniform(self, shared: torch.Generator) -> float:
+        """A number from 0 to below 1 for the next token: of the request's own seed, or of the shared generator."""
+        if self.request.seed is None:
+            return float(torch.rand((), generator=shared, device=shared.device))
+        self._random = self._random or random.Random(self.request.seed)
+        return self._random.random()
 
     @property
     def token_ids(self) -> list[int]:
@@ -190,7 +199,12 @@ def sample(
             beyond = ordered.cumsum(0) - ordered >= request.sampling.top_p
             logits[index, order[beyond]] = -torch.inf
     logprobs = logits.log_softmax(-1)
-    drawn = torch.multinomial(logprobs.exp(), 1, generator=generator)[:, 0]
+    # By inverting the distribution function, so that a sequence's tokens depend on no other's randomness.
+    cumulative = logprobs.double().exp().cumsum(-1)
+    total = cumulative[:, -1]
+    uniform = torch.tensor([row.uniform(generator) for row in rows], dtype=torch.float64, device=device)
+    at = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    drawn = torch.searchsorted(cumulative, at[:, None], right=True)[:, 0]
     greedy = torch.tensor([r.sampling.temperature == 0 for r in requests], device=device)
     tokens = torch.where(greedy, logprobs.argmax(-1), drawn)
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]

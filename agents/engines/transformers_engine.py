@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from envhub.agents.engines.base import (
     BatchSize,
@@ -36,7 +36,8 @@ class TransformersOptions(BaseModel):
 
     `dtype` is `auto` (what this machine computes quickly), `float32`, `bfloat16` or `float16`; `device` is `auto` (CUDA
     where there is one), `cpu` or `cuda`. `max_context` in tokens (None: the model's own). `max_batch` sequences are decoded at once.
-    `seed` is that of its own random generator.
+    `seed` is that of its own random generator. An engine that is idle begins when no request came for `gather_seconds`:
+    what is asked at one time is then decoded in one batch, which repeats a run bit by bit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -46,6 +47,7 @@ class TransformersOptions(BaseModel):
     max_context: ContextLength | None = None
     max_batch: BatchSize = 32
     seed: Seed = 0
+    gather_seconds: float = Field(0.0, ge=0, le=10)
 
     @field_validator("dtype")
     @classmethod
@@ -244,6 +246,8 @@ class TransformersEngine(Engine):
                 if self._paused or not self._batch.sequences:
                     self._wake.wait()
                     self._wake.clear()
+                    while self.options.gather_seconds and self._wake.wait(self.options.gather_seconds):
+                        self._wake.clear()
                     continue
                 self._stats.sampled_tokens += len(self._batch.sequences)
                 for sequence in self._batch.step(self.weight_version):

@@ -80,7 +80,7 @@ async def evaluate(
         raise UserError(f"each task is sampled at least once, not {plan.samples} times")
     pool = RolloutPool(
         executor, plan.spec, config=plan.config, limits=plan.limits, sampling=plan.sampling,
-        concurrency=plan.concurrency, retries=plan.retries, minimum_group=1, ledger=ledger,
+        concurrency=plan.concurrency, retries=plan.retries, minimum_group=1, ledger=ledger, seed=plan.seed,
     )  # fmt: skip
     chosen = choose_tasks(pool.tasks, plan.split, plan.tasks, plan.seed)
     if len({task.id for task in chosen}) < len(chosen):
@@ -89,18 +89,13 @@ async def evaluate(
     kept = {(rollout.task.id, rollout.member): rollout for rollout in still_valid(plan, chosen, done)}
     missing = {task.id: [m for m in range(plan.samples) if (task.id, m) not in kept] for task in chosen}
     rollouts = list(kept.values())
-    by_size: dict[int, list[Task]] = {}
-    for task in chosen:
-        by_size.setdefault(len(missing[task.id]), []).append(task)
-    for size, tasks in by_size.items():
-        if size == 0:
-            continue
-        async with aclosing(pool.run(tasks, size)) as groups:
-            async for group in groups:
-                pool.ledger.use(len(group.rollouts))
-                for rollout in (*group.rollouts, *group.dropped):
-                    rollout.member = missing[group.task.id][rollout.member]
-                    rollouts.append(rollout)
-                    if on_rollout is not None:
-                        on_rollout(rollout)
+    tasks = [task for task in chosen if missing[task.id]]
+    running = pool.run(tasks, plan.samples, name=lambda task: task.id, members=lambda task: missing[task.id])
+    async with aclosing(running) as groups:
+        async for group in groups:
+            pool.ledger.use(len(group.rollouts))
+            for rollout in (*group.rollouts, *group.dropped):
+                rollouts.append(rollout)
+                if on_rollout is not None:
+                    on_rollout(rollout)
     return rollouts

@@ -19,7 +19,7 @@ from envhub.messages import Action, ImagePart, Message, Observation, ToolSpec
 from envhub.outcome import Outcome
 from envhub.rollout import Rollout, Turn
 from envhub.specs import EnvironmentSpec
-from envhub.tasks import Task
+from envhub.tasks import Task, hashed_seed
 from envhub.trajectory import TokenRecordError
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Episode:
     driver: Driver
     limits: Limits
     sampling: SamplingParams
+    seed: int | None = None
     messages: list[Message] = field(default_factory=list)
     tools: tuple[ToolSpec, ...] = ()
     images: list[ImagePart] = field(default_factory=list)
@@ -74,10 +75,12 @@ class Executor(ABC):
         group: str = "",
         member: int = 0,
         attempt: int = 0,
+        seed: int | None = None,
     ) -> Rollout:
         """Run one episode of `task` in a fresh environment and return its record, whatever happens in it.
 
-        `limits` default to the environment's own, `sampling` to the full distribution. Raises UserError, and
+        `limits` default to the environment's own, `sampling` to the full distribution. With a `seed`, each request has one
+        of its own, made of it, the group, member, attempt and turn; without, the engine's randomness is used. Raises UserError, and
         CancelledError after the environment was closed.
         """
         sampling = sampling or SamplingParams()
@@ -89,7 +92,7 @@ class Executor(ABC):
             target=spec.target, group=group,
             member=member, attempt=attempt, model=self.engine.model, sampling=sampling.model_dump(),
         )  # fmt: skip
-        episode = Episode(rollout, driver, limits, sampling)
+        episode = Episode(rollout, driver, limits, sampling, seed)
         self.in_flight[rollout.id] = episode
         began = time.monotonic()
         try:
@@ -198,7 +201,8 @@ class Executor(ABC):
             id=f"{rollout.id}-{turn}", token_ids=given, max_tokens=budget, sampling=episode.sampling,
             stop_token_ids=() if self.renderer is None else self.renderer.stop_token_ids,
             messages=tuple(episode.messages), tools=episode.tools, images=tuple(episode.images), task=rollout.task,
-            turn=turn, oracle=episode.driver.oracle if episode.driver.has_oracle else None,
+            turn=turn, seed=_seed(episode),
+            oracle=episode.driver.oracle if episode.driver.has_oracle else None,
         )  # fmt: skip
         episode.enter("generate")
         try:
@@ -297,3 +301,10 @@ def _answered(turn: Turn, result: StepResult, seconds: float) -> Turn:
 
 def _images(messages: Sequence[Message]) -> list[ImagePart]:
     return [image for message in messages if not isinstance(message.content, str) for image in message.images]
+
+
+def _seed(episode: Episode) -> int | None:
+    if episode.seed is None:
+        return None
+    rollout = episode.rollout
+    return hashed_seed(episode.seed, rollout.group, rollout.member, rollout.attempt, len(rollout.turns))

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,7 @@ class RolloutPool:
         concurrency: int = 64,
         retries: int = 2,
         minimum_group: int | None = None,
+        seed: int = 0,
         ledger: Ledger | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class RolloutPool:
         self.concurrency = concurrency
         self.retries = retries
         self.minimum_group = minimum_group
+        self.seed = seed
         self.ledger = ledger if ledger is not None else Ledger()
         self.on_rollout = on_rollout
         probe = Driver(spec, config)
@@ -93,22 +95,26 @@ class RolloutPool:
         ]
         return sorted(rows, key=lambda row: -row.seconds)
 
-    async def run_group(self, task: Task, size: int, group_id: str | None = None) -> Group:
-        """Run `size` rollouts of one task.
+    async def run_group(
+        self, task: Task, size: int, group_id: str | None = None, members: Sequence[int] | None = None
+    ) -> Group:
+        """Run `size` rollouts of one task, numbered from 0 or as `members` says.
 
-        When it is cancelled, or one of them raises (a user's mistake), all of them end and are dropped in the ledger.
+        What each of them samples is a matter of the pool's seed, the group's id, its number, attempt and turn. When it is cancelled, or one of them raises (a user's mistake), all of them end and are dropped in the ledger.
         """
+        numbers = list(range(size)) if members is None else list(members)
+        size = len(numbers)
         if size < 1:
-            raise UserError(f"a group has at least one rollout, not {size}")
+            raise UserError("a group has at least one rollout, not 0")
         name = group_id if group_id is not None else f"{task.id}#{next(self._numbers)}"
         group = Group(name, task)
         self.ledger.issue(size)
         ended = [False] * size
         try:
             async with asyncio.TaskGroup() as scope:
-                for member in range(size):
+                for place, member in enumerate(numbers):
                     title = f"rollout of environment {self.spec.id!r}, task {task.id}"
-                    scope.create_task(self._member(group, member, ended), name=title)
+                    scope.create_task(self._member(group, member, ended, place), name=title)
         except BaseException as problem:
             unended = ended.count(False)
             self.ledger.drop("cancelled", unended)
@@ -121,8 +127,18 @@ class RolloutPool:
         self._check_size(group, size)
         return group
 
-    async def run(self, tasks: Iterable[Task], size: int) -> AsyncGenerator[Group, None]:
-        """Run a group for each task, yielding groups as they complete; takes tasks only as there is room for them."""
+    async def run(
+        self,
+        tasks: Iterable[Task],
+        size: int,
+        *,
+        name: Callable[[Task], str] | None = None,
+        members: Callable[[Task], Sequence[int]] | None = None,
+    ) -> AsyncGenerator[Group, None]:
+        """Run a group for each task, yielding groups as they complete; takes tasks only as there is room for them.
+
+        `name` gives the id of a task's group, `members` the numbers of its rollouts (default: `size` of them from 0).
+        """
         waiting = iter(tasks)
         running: set[asyncio.Task[Group]] = set()
         ready: list[Group] = []
@@ -130,7 +146,9 @@ class RolloutPool:
         try:
             while True:
                 for task in itertools.islice(waiting, ahead - len(running)):
-                    running.add(self._track(asyncio.create_task(self.run_group(task, size))))
+                    group_id = None if name is None else name(task)
+                    numbers = None if members is None else members(task)
+                    running.add(self._track(asyncio.create_task(self.run_group(task, size, group_id, numbers))))
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -156,13 +174,13 @@ class RolloutPool:
         task.add_done_callback(self._running.discard)
         return task
 
-    async def _member(self, group: Group, member: int, ended: list[bool]) -> None:
+    async def _member(self, group: Group, member: int, ended: list[bool], place: int) -> None:
         attempts: list[dict[str, Any]] = []
         async with self._slots:
             for attempt in range(self.retries + 1):
                 rollout = await self.executor.run(
                     self.spec, group.task, config=self.config, limits=self.limits, sampling=self.sampling,
-                    group=group.id, member=member, attempt=attempt,
+                    group=group.id, member=member, attempt=attempt, seed=self.seed,
                 )  # fmt: skip
                 if not rollout.outcome.is_fault:
                     break
@@ -171,7 +189,7 @@ class RolloutPool:
                     self.ledger.retry(rollout.fault or rollout.outcome.value)
         if attempts:
             rollout.info["failed_attempts"] = attempts
-        ended[member] = True
+        ended[place] = True
         if rollout.outcome.is_scored:
             self.ledger.finish()
             group.rollouts.append(rollout)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -256,3 +257,21 @@ def test_updates_that_are_not_finite_stop_the_run_and_leave_their_rollouts(tmp_p
 def test_a_first_update_that_moves_nothing_stops_the_run(tmp_path: Path, letters: str):
     with pytest.raises(UserError, match="the first update moved no parameter"):
         run(tmp_path / "run", letters, learning_rate=1e-30, eval_tasks=0)
+
+
+@pytest.mark.parametrize("algo", ["reinforce_baseline", "ppo"])
+def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(tmp_path: Path, letters: str, algo: str):
+    from safetensors.torch import load_file
+
+    options = {"algo": algo, "eval_tasks": 0, "engine_options": {"gather_seconds": 0.2}, "schedule": "linear"}
+    whole = run(tmp_path / "whole", letters, steps=4, save_every=2, keep=2, **options)
+    stopped = tmp_path / "stopped"
+    shutil.copytree(whole, stopped)
+    shutil.rmtree(stopped / "checkpoints" / "step-000004")
+    run(stopped, letters, resume=stopped, steps=4, save_every=2, **options)
+    first, second = (
+        load_file(folder / "checkpoints/step-000004/model/model.safetensors") for folder in (whole, stopped)
+    )
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    rewards = [[row["reward"] for row in read_metrics(folder)] for folder in (whole, stopped)]
+    assert rewards[0] == rewards[1] and len(rewards[0]) == 4

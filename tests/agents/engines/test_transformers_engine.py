@@ -12,6 +12,7 @@ import torch
 from envhub import Limits
 from envhub.agents.engines import Engine, Request, SamplingParams, WeightUpdate, make_engine
 from envhub.agents.engines.precision import choose_device, fast_dtype
+from envhub.agents.models import resolve_model
 from envhub.agents.session import open_agent
 from envhub.driver import Driver
 from envhub.errors import ConfigError, EngineFault, UserError
@@ -205,3 +206,19 @@ async def test_an_opened_agent_and_the_trainer_agree(write_environment: Callable
         rollout = await agent.executor.run(spec, task, limits=Limits(max_turn_tokens=24), group="g")
     with torch.no_grad():
         assert_trainer_agrees(Reference(), [rollout])
+
+
+async def test_what_a_seeded_request_samples_depends_on_no_other() -> None:
+    async def asked(others: int, seed: int | None) -> tuple[int, ...]:
+        engine = make_engine("transformers", str(resolve_model("tiny").path))
+        await engine.start()
+        try:
+            requests = [Request(f"other-{i}", [7 + i, 8, 9], 12, seed=i) for i in range(others)]
+            requests.append(Request("mine", [5, 6], 12, SamplingParams(ignore_eos=True), seed=seed))
+            return (await asyncio.gather(*map(engine.generate, requests)))[-1].token_ids
+        finally:
+            await engine.close()
+
+    alone = await asked(0, 11)
+    assert await asked(9, 11) == alone
+    assert await asked(0, 12) != alone
