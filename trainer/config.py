@@ -68,6 +68,12 @@ class TrainConfig(BaseModel):
     max_episode_tokens: TokenCount | None = Field(None, description="sampled tokens of an episode")
 
     learning_rate: float = Field(1e-6, gt=0, description="of the policy's optimizer")
+    warm_start: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="optimizer steps on episodes of the environment's oracle before the first training step",
+    )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw", description="adamw, or muon for the matrices of the layers and adamw for the rest"
     )
@@ -108,7 +114,7 @@ class TrainConfig(BaseModel):
     )
     turn_gamma: float | None = Field(None, ge=0, le=1, description="discount a turn of the reward, with --credit turn")
     entropy_coef: float | None = Field(None, ge=0, description="weight of the entropy that is taken from the loss")
-    loss: str | None = Field(None, description="policy loss: ppo, gspo, gmpo, cispo or sapo")
+    loss: str | None = Field(None, description="policy loss: ppo, gspo, gmpo, cispo, sapo or nll")
     clip_low: float | None = Field(None, gt=0, le=1, description="lower clip of the ratio")
     clip_high: float | None = Field(None, gt=0, description="upper clip of the ratio")
     dual_clip: float | None = Field(None, gt=1, description="bound of the loss of bad answers, times the advantage")

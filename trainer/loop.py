@@ -27,6 +27,7 @@ from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.plan import Plan
 from envhub.trainer.progress import Progress
+from envhub.trainer.sft.warm import warm_start
 from envhub.trainer.strategy import StepReport, Strategy
 from envhub.trainer.transfer import WeightTransfer
 
@@ -79,6 +80,7 @@ class Trainer:
         await self.canary.check(self.version)
         if self.step == 0:
             await self.evaluate("before training")
+            await self._warm_start()
         while self.step < config.steps:
             begun = time.monotonic()
             groups = await self.collect()
@@ -107,6 +109,25 @@ class Trainer:
         await self.evaluate("after training")
         self.draw()
         self.progress.say(f"checkpoint: {saved.path}")
+
+    async def _warm_start(self) -> None:
+        """Let the policy begin with what the environment's oracle does; a KL is then to that beginning."""
+        config, done = self.config, 0
+        if not config.warm_start:
+            return
+        reports = warm_start(
+            self.strategy, self.agent.renderer, self.plan.environment, env_config=config.env_config, split=config.split,
+            seed=config.seed, steps=config.warm_start, size=config.tasks_per_step * config.group_size,
+            longest=self.agent.engine.max_context, parser=config.parser,
+        )  # fmt: skip
+        async for report in reports:
+            done += 1
+            self._count_skipped([report.skipped], [])
+            self.progress.say(f"warm start, step {done}/{config.warm_start}: NLL {report.metrics['loss']:.4f}")
+        if self.algorithm.kl_coef:
+            self.strategy.refresh_reference()
+        await self.sync()
+        await self.evaluate("after the warm start")
 
     async def collect(self) -> list[Group]:
         """Sample the groups of one step; with `filter_rounds`, others for those of equal rewards."""
@@ -217,13 +238,15 @@ class Trainer:
         )
 
     def _count_skipped(self, reasons: list[str], rollouts: list[Rollout]) -> None:
-        if any(reasons):
+        kept = ""
+        if any(reasons) and rollouts:
             file = self.folder.path / f"skipped-step-{self.step + 1}.jsonl"
             write_rollouts(file, rollouts)
+            kept = f"; its rollouts are in {file}"
         for reason in reasons:
             self.skipped = self.skipped + 1 if reason else 0
             if reason:
-                self.progress.say(f"step {self.step + 1}: the update was skipped: {reason}; its rollouts are in {file}")
+                self.progress.say(f"step {self.step + 1}: the update was skipped: {reason}{kept}")
             if self.skipped >= SKIPPED_IN_A_ROW:
                 raise UserError(
                     f"{SKIPPED_IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate, "

@@ -50,6 +50,8 @@ def plan(config: TrainConfig) -> Plan:
         )
     found = find_spec(config.env)
     driver = Driver(found, config.env_config)
+    if config.warm_start and not driver.has_oracle:
+        raise UserError(f"warm_start learns from an oracle, and environment {found.id!r} has none; define oracle(self)")
     limits = driver.limits.replace(
         max_turns=config.max_turns, max_turn_tokens=config.max_turn_tokens, max_episode_tokens=config.max_episode_tokens
     )

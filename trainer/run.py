@@ -92,7 +92,7 @@ async def _train(
             micro_tokens=config.micro_tokens, precision=config.precision,
             gradient_checkpointing=config.gradient_checkpointing, optimizer=config.optimizer,
             schedule=config.schedule, warmup_steps=config.warmup_steps,
-            total_steps=config.steps * config.updates_per_step,
+            total_steps=config.warm_start + config.steps * config.updates_per_step,
         )  # fmt: skip
         rate = config.critic_learning_rate or 10 * config.learning_rate
         strategy = launcher.strategy(

@@ -275,3 +275,28 @@ def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(tmp_pa
     assert all(torch.equal(value, second[name]) for name, value in first.items())
     rewards = [[row["reward"] for row in read_metrics(folder)] for folder in (whole, stopped)]
     assert rewards[0] == rewards[1] and len(rewards[0]) == 4
+
+
+def test_a_warm_start_on_the_oracle_lets_a_small_model_begin(tmp_path: Path):
+    file = tmp_path / "echo.py"
+    file.write_text(
+        LETTERS.replace("class Letters", "class Echo") + "    def oracle(self):\n        return 'aeiou' * 2\n"
+    )
+    folder = run(
+        tmp_path / "run", f"{file}:Echo", warm_start=12, steps=1, learning_rate=3e-3, algo="grpo", kl_coef=0.01
+    )
+    rows = read_metrics(folder)
+    before, after = (row["reward"] for row in rows if row["kind"] == "eval" and row["step"] == 0)
+    assert after > before + 0.3
+    (row,) = (row for row in rows if row["kind"] == "train")
+    assert row["kl"] == pytest.approx(0, abs=1e-4)  # to the model after the warm start
+
+
+def test_a_warm_start_needs_an_oracle(tmp_path: Path):
+    file = tmp_path / "bare.py"
+    file.write_text(
+        "from envhub import Environment\nclass Bare(Environment):\n    def reset(self, **_): return 'x', {}\n"
+        "    def step(self, action): return '', 1.0, True, False, {}\n"
+    )
+    with pytest.raises(UserError, match="warm_start learns from an oracle, and environment .* has none"):
+        run(tmp_path / "run", f"{file}:Bare", warm_start=2)
