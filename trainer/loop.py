@@ -26,6 +26,7 @@ from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.plan import Plan
+from envhub.trainer.plotting import plot
 from envhub.trainer.progress import Progress
 from envhub.trainer.sft.warm import warm_start
 from envhub.trainer.strategy import StepReport, Strategy
@@ -332,7 +333,8 @@ class Trainer:
     def draw(self) -> None:
         """Write the curve as `curve.png`."""
         title = f"{self.plan.algorithm.name} on {self.plan.environment.id}, {self.config.model}"
-        metrics.plot(metrics.read_metrics(self.folder.path), self.folder.path / "curve.png", title)
+        rows = metrics.read_metrics(self.folder.path)
+        plot({self.folder.path.name: rows}, self.folder.path / "curve.png", title=title)
 
 
 def has_spread(group: Group) -> bool:

@@ -1,8 +1,8 @@
-"""Metrics of a run: JSON lines, TensorBoard, and the curve as a picture."""
+"""Metrics of a run: JSON lines and TensorBoard."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,60 +112,6 @@ def forget_after(folder: Path, step: int) -> str:
     return f"{FILE}: rows dropped: {', '.join(text.format(count) for text, count in counts.items() if count)}"
 
 
-def plot(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw reward and pass rate over the steps of a run as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    train = [row for row in rows if row["kind"] == "train"]
-    held_out = [row for row in rows if row["kind"] == "eval" and row["scored"]]
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2)
-    figure.suptitle(title)
-    for panel, name, label in ((panels[0], "reward", "mean reward"), (panels[1], "passed", "share passed")):
-        steps = [row["step"] for row in train]
-        panel.plot(
-            steps, [_or(row[name], math.nan) for row in train], color="tab:blue", alpha=0.35, label="training rollouts"
-        )
-        panel.plot(steps, _smooth([row[name] for row in train]), color="tab:blue", label="smoothed")
-        if held_out:
-            at = [row["step"] for row in held_out]
-            panel.errorbar(
-                at,
-                [row[name] for row in held_out],
-                yerr=_error_bars(held_out, name),
-                color="tab:orange",
-                marker="o",
-                capsize=3,
-                label="held-out tasks (95 %)",
-            )
-        panel.set_xlabel("training step")
-        panel.set_ylabel(label)
-        panel.grid(alpha=0.3)
-    panels[0].legend(fontsize="small")
-    figure.savefig(path, dpi=130)
-
-
-def _smooth(values: Sequence[float | None], weight: float = 0.6) -> list[float]:
-    """Exponential smoothing; a step without a value (no rollout was scored) keeps the last one."""
-    out: list[float] = []
-    for value in values:
-        last = out[-1] if out else math.nan
-        out.append(last if value is None else value if math.isnan(last) else weight * last + (1 - weight) * value)
-    return out
-
-
 def _or_null(value: Any) -> Any:
     """JSON knows no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _error_bars(rows: Sequence[Mapping[str, Any]], name: str) -> list[list[float]]:
-    low = [row[name] - _or(row.get(f"{name}_low"), row[name]) for row in rows]
-    high = [_or(row.get(f"{name}_high"), row[name]) - row[name] for row in rows]
-    return [low, high]
-
-
-def _or(value: Any, default: float) -> float:
-    return default if value is None else float(value)

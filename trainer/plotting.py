@@ -1,0 +1,94 @@
+"""Curves of one run or several, as a picture."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from envhub.errors import UserError, did_you_mean
+
+Row: TypeAlias = Mapping[str, Any]
+SHOWN = ("reward", "passed")
+_LABELS = {"reward": "mean reward", "passed": "share passed"}
+
+
+def numbers(rows: Sequence[Row]) -> list[str]:
+    """The names of what the rows hold as numbers, in their order: what can be drawn."""
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if _is_number(value))
+    return [name for name in names if name != "step"]
+
+
+def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] = SHOWN, title: str = "") -> None:
+    """Draw metrics over the training steps of runs, by name, side by side; the ending of `path` is the format.
+
+    Each run has a colour: its training steps, smoothed (beside what they are, for a single run), and with error bars
+    what was evaluated on held-out tasks. Raises UserError for a metric that no run has, and for a place that cannot be
+    written.
+    """
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    known = numbers([row for rows in runs.values() for row in rows])
+    for name in shown:
+        if name not in known and known:
+            raise UserError(f"no run has the metric {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
+    figure = Figure(figsize=(4.5 * len(shown), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    figure.suptitle(title)
+    colours = colormaps["tab10"].colors
+    for panel, name in zip(panels, shown, strict=True):
+        for place, (run, rows) in enumerate(runs.items()):
+            _draw(panel, rows, name, run if len(runs) > 1 else "", colours[place % len(colours)])
+        panel.set_xlabel("training step")
+        panel.set_ylabel(_LABELS.get(name, name.replace("_", " ")))
+        panel.grid(alpha=0.3)
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend(fontsize="small")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"cannot draw {path}: {problem}") from problem
+
+
+def _draw(panel: Any, rows: Sequence[Row], name: str, run: str, colour: Any) -> None:
+    train = [row for row in rows if row["kind"] == "train" and name in row]
+    held_out = [row for row in rows if row["kind"] == "eval" and row.get("scored") and _is_number(row.get(name))]
+    steps, values = [row["step"] for row in train], [row[name] for row in train]
+    if not run:
+        panel.plot(
+            steps, [_or(value, math.nan) for value in values], color=colour, alpha=0.35, label="training rollouts"
+        )
+    if train:
+        panel.plot(steps, smoothed(values), color=colour, label=run or "smoothed")
+    if held_out:
+        panel.errorbar(
+            [row["step"] for row in held_out], [row[name] for row in held_out], yerr=_error_bars(held_out, name),
+            color=colour if run else "tab:orange", marker="o", capsize=3, linestyle="--" if run else "-",
+            label=f"{run}: held out" if run else "held-out tasks (95 %)",
+        )  # fmt: skip
+
+
+def smoothed(values: Sequence[float | None], weight: float = 0.6) -> list[float]:
+    """Exponential smoothing; a step without a value (no rollout was scored) keeps the last one."""
+    out: list[float] = []
+    for value in values:
+        last = out[-1] if out else math.nan
+        out.append(last if value is None else value if math.isnan(last) else weight * last + (1 - weight) * value)
+    return out
+
+
+def _error_bars(rows: Sequence[Row], name: str) -> list[list[float]]:
+    low = [row[name] - _or(row.get(f"{name}_low"), row[name]) for row in rows]
+    high = [_or(row.get(f"{name}_high"), row[name]) - row[name] for row in rows]
+    return [low, high]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _or(value: Any, default: float) -> float:
+    return default if value is None else float(value)
