@@ -177,9 +177,10 @@ def unregister(id: str) -> EnvironmentSpec:
     if id not in users:
         bundled = all_specs()
         if id in bundled:
-            raise UserError(
-                f"{id!r} is published by package {bundled[id].source!r}; uninstall the package to remove it"
-            )
+            source = bundled[id].source
+            if source == "bundled":
+                raise UserError(f"{id!r} comes with envhub and cannot be removed")
+            raise UserError(f"{id!r} is published by package {source!r}; uninstall the package to remove it")
         raise NotRegisteredError(f"no environment {id!r} in the user's registry{did_you_mean(id, users)}")
     _write_user(remove=id)
     return users[id]

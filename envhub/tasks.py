@@ -163,10 +163,12 @@ class ListTasks(TaskSet):
     def split_by_hash(cls, name: str, tasks: Sequence[Task], *, eval_fraction: float = 0.2) -> "ListTasks":
         """Split into train and eval by a hash of each task's content, so that adding tasks moves no other.
 
-        At least one task lands in either split; a single task is in both.
+        At least one task lands in either split; a single task is in both. With a fraction of 1 there is no train split.
         """
-        if not 0 < eval_fraction < 1:
-            raise UserError(f"eval_fraction is between 0 and 1, not {eval_fraction}")
+        if not 0 < eval_fraction <= 1:
+            raise UserError(f"eval_fraction is above 0 and at most 1, not {eval_fraction}")
+        if eval_fraction == 1:
+            return cls(name, {EVAL: list(tasks)})
         ranked = sorted(tasks, key=lambda task: hashed_seed("split", task.id or repr(task.prompt), repr(task.answer)))
         count = min(max(1, round(len(ranked) * eval_fraction)), max(1, len(ranked) - 1))
         chosen = {id(task) for task in ranked[:count]}

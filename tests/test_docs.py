@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from envhub import plugins
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
@@ -105,3 +107,8 @@ def test_the_reference_is_what_the_code_says(name: str):
     assert done.stdout == (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8"), (
         "run scripts/write_reference.py"
     )
+
+
+def test_every_algorithm_is_explained():
+    page = (ROOT / "docs" / "concepts" / "algorithm.md").read_text(encoding="utf-8")
+    assert [name for name in plugins.names(plugins.ALGORITHMS) if f"| `{name}` |" not in page] == []

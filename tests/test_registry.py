@@ -131,7 +131,7 @@ def test_an_unknown_name_gets_the_nearest_one_or_all() -> None:
 def test_bundled_environments_are_there_and_cannot_be_unregistered() -> None:
     found = spec("guess_number")
     assert (found.source, found.load()) == ("bundled", GuessNumberEnvironment)
-    with pytest.raises(UserError, match="published by package 'bundled'; uninstall"):
+    with pytest.raises(UserError, match="'guess_number' comes with envhub and cannot be removed"):
         unregister("guess_number")
 
 

@@ -123,3 +123,11 @@ def test_a_task_that_cannot_be_made_is_named(make, message: str) -> None:
         UserError, match=f"task set 'sums': making the task at {message}" if "index 3" in message else message
     ):
         GeneratedTasks("sums", make).get("train", 3)
+
+
+def test_all_tasks_can_be_held_out() -> None:
+    made = ListTasks.split_by_hash("s", [Task(str(i)) for i in range(5)], eval_fraction=1)
+    assert (made.splits, made.size("eval")) == (("eval",), 5)
+    assert [task.prompt for task in made.iterate("eval")] == ["0", "1", "2", "3", "4"]
+    with pytest.raises(UserError, match="above 0 and at most 1, not 1.5"):
+        ListTasks.split_by_hash("s", [Task("x")], eval_fraction=1.5)

@@ -86,14 +86,17 @@ class Trainer:
             begun = time.monotonic()
             groups = await self.collect()
             collected = time.monotonic()
-            rollouts = [rollout for group in groups for rollout in group.rollouts]
+            rollouts = rollouts_of(groups)
             values = describe(groups)
             self._count_empty(groups)
             kept = [group for group in groups if has_spread(group)] if self.config.filter_rounds else groups
-            learnt = [rollout for group in kept for rollout in group.rollouts]
+            learnt = rollouts_of(kept)
             values["groups_filtered"] = float(len(groups) - len(kept))
             if learnt:
-                values |= await asyncio.to_thread(self.update, learnt)
+                async with self.progress.during(
+                    lambda: f"step {self.step + 1} of {config.steps}: updating the weights"
+                ):
+                    values |= await asyncio.to_thread(self.update, learnt)
             self.ledger.use(len(learnt))
             self.ledger.drop("no_spread", len(rollouts) - len(learnt), buffered=True)
             updated = time.monotonic()
@@ -267,6 +270,11 @@ class Trainer:
             for rollout in (*group.rollouts, *group.dropped):
                 self.store.add(rollout, phase="train", step=self.step)
         self.ledger.check()
+        if self.algorithm.needs_groups and rollouts_of(groups) and not values["groups_with_spread"]:
+            self.progress.say(
+                f"step {self.step}: warning: nothing was learnt, the rewards of no group differ; take easier tasks, a larger "
+                "--group-size, or --warm-start"
+            )
         if alarm := alarms.mismatch(values):
             self.progress.say(f"step {self.step}: warning: {alarm}")
         self.log.write(self.step, "train", {**values, "epoch": self.sampler.epoch, "ledger": self.ledger.to_dict()})
@@ -289,8 +297,11 @@ class Trainer:
             SamplingParams(temperature=temperature), self.plan.limits, config.concurrency, config.retries,
         )  # fmt: skip
         begun = time.monotonic()
-        async with self.progress.during(lambda: f"evaluation {when}"):
-            rollouts = await evaluate(self.agent.executor, plan)
+        done: list[Rollout] = []
+        total = config.eval_tasks * config.eval_samples
+
+        async with self.progress.during(lambda: f"evaluation {when}: {len(done)} of {total} rollouts"):
+            rollouts = await evaluate(self.agent.executor, plan, on_rollout=done.append)
         for rollout in rollouts:
             self.store.add(rollout, phase="eval", step=self.step)
         summary = summarise(rollouts)
@@ -337,6 +348,11 @@ class Trainer:
         plot({self.folder.path.name: rows}, self.folder.path / "curve.png", title=title)
 
 
+def rollouts_of(groups: list[Group]) -> list[Rollout]:
+    """The rollouts of groups that count."""
+    return [rollout for group in groups for rollout in group.rollouts]
+
+
 def has_spread(group: Group) -> bool:
     """Whether the rewards of a group differ: where they do not, a comparison teaches nothing."""
     return len({rollout.reward for rollout in group.rollouts}) > 1
@@ -344,7 +360,7 @@ def has_spread(group: Group) -> bool:
 
 def describe(groups: list[Group]) -> dict[str, float]:
     """What a step's rollouts were like; rates are over the scored ones."""
-    scored = [rollout for group in groups for rollout in group.rollouts]
+    scored = rollouts_of(groups)
     spread = [has_spread(group) for group in groups]
     rewards = [rollout.reward for rollout in scored]
 

@@ -25,9 +25,9 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
     what was evaluated on held-out tasks. Raises UserError for a metric that no run has, and for a place that cannot be
     written.
     """
-    from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     known = numbers([row for rows in runs.values() for row in rows])
     for name in shown:
@@ -37,10 +37,11 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
     figure.suptitle(title)
-    colours = colormaps["tab10"].colors
+    colours = [f"C{number}" for number in range(10)]  # of matplotlib's own cycle
     for panel, name in zip(panels, shown, strict=True):
         for place, (run, rows) in enumerate(runs.items()):
             _draw(panel, rows, name, run if len(runs) > 1 else "", colours[place % len(colours)])
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.set_xlabel("training step")
         panel.set_ylabel(_LABELS.get(name, name.replace("_", " ")))
         panel.grid(alpha=0.3)

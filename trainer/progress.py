@@ -5,13 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from rich.console import Console
-from rich.status import Status
 
 
 class Progress:
     """Prints to a console. Never the only record of anything."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, quiet_seconds: float = 30.0) -> None:
+        self.quiet_seconds = quiet_seconds
         self.console = console or Console(soft_wrap=True, highlight=False)
 
     def say(self, text: str) -> None:
@@ -20,19 +20,20 @@ class Progress:
 
     @contextlib.asynccontextmanager
     async def during(self, describe: Callable[[], str]) -> AsyncIterator[None]:
-        """Show `describe()` once a second while the block runs, in a terminal; elsewhere show nothing."""
-        if not self.console.is_terminal:
-            yield
-            return
-        with self.console.status(describe()) as status:
-            job = asyncio.create_task(self._refresh(status, describe))
+        """Show `describe()` while the block runs: each second in a terminal, elsewhere as a line each `quiet_seconds`."""
+        with contextlib.ExitStack() as stack:
+            if self.console.is_terminal:
+                status = stack.enter_context(self.console.status(describe()))
+                job = asyncio.create_task(_repeat(lambda: status.update(describe()), 1.0))
+            else:
+                job = asyncio.create_task(_repeat(lambda: self.say(f"… {describe()}"), self.quiet_seconds))
             try:
                 yield
             finally:
                 job.cancel()
 
-    @staticmethod
-    async def _refresh(status: Status, describe: Callable[[], str]) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            status.update(describe())
+
+async def _repeat(action: Callable[[], None], seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        action()

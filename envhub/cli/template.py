@@ -7,6 +7,7 @@ from pathlib import Path
 from string import Template
 
 from envhub.errors import UserError
+from envhub.registry import all_specs
 
 _TAKEN = {*sys.stdlib_module_names, "envhub", "tests"}
 
@@ -88,7 +89,7 @@ version = "0.1.0"
 description = "An environment for envhub."
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["envhub"]
+dependencies = []  # and envhub, which is installed from its own folder
 
 [project.entry-points."envhub.environments"]
 $name = "$name:${cls}Environment"
@@ -114,6 +115,9 @@ def write_package(place: Path, given: str) -> list[Path]:
             f"{given!r} cannot name an environment: a name is a Python identifier{taken}, of at most 64 small letters, "
             "digits and _, such as my_env; the package is written to the current folder (--folder names another)"
         )
+    existing = all_specs().get(name)
+    if existing is not None and existing.source == "bundled":
+        raise UserError(f"{name!r} comes with envhub; choose another name")
     folder = place / given
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty; choose another name")

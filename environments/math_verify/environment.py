@@ -19,13 +19,14 @@ class MathVerifyConfig(EnvironmentConfig):
     r"""Where the questions come from, and how they are put.
 
     `data` is a JSON-lines file; without it `families` and `levels` (1 easy to 4) are drawn from. `question` and `answer`
-    name the columns (empty: found by their usual names). `instruction` follows each question.
+    name the columns (empty: found by their usual names); the share `eval_fraction` of the rows is the split eval (1: all
+    of them), the rest is train. `instruction` follows each question.
     """
 
     data: Path | None = None
     question: str = ""
     answer: str = ""
-    eval_fraction: float = Field(0.2, gt=0, lt=1)
+    eval_fraction: float = Field(0.2, gt=0, le=1)
     families: tuple[str, ...] = tuple(FAMILIES)
     levels: tuple[int, ...] = LEVELS
     instruction: str = r"Put your final answer in \boxed{}."

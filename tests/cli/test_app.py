@@ -57,7 +57,7 @@ def test_every_command_explains_itself(cli, name):
         (["info", "missing.py"], "no environment at missing.py"),
         (["register", "missing.py"], "no environment at missing.py"),
         (["unregister", "missing"], "no environment 'missing' in the user's registry"),
-        (["unregister", "guess_number"], "published by package"),
+        (["unregister", "guess_number"], "comes with envhub and cannot be removed"),
         (["replay", "nowhere"], "cannot read nowhere"),
         (["compare", "a", "b"], "no evaluation in a"),
         (["init", "My-Env"], "'My-Env' cannot name an environment: .* small letters, digits and _, such as my_env"),
@@ -339,3 +339,17 @@ def test_text_that_a_terminal_cannot_show_is_escaped(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "half \\ud83d é" in done.stdout.decode()
+
+
+def test_a_word_that_is_no_command_is_no_answer(cli, monkeypatch):
+    answers = iter(["/foo", "/callx", "/quit"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(answers))
+    code, out, _ = cli("play", "guess_number")
+    assert code == 0 and "There is no /foo; there are /oracle, /quit, /call." in out
+    assert "in 0 turns" in out
+
+
+def test_a_package_is_not_named_as_what_comes_with_envhub(cli, tmp_path):
+    code, _, error = cli("init", "sandbox_code", "--folder", str(tmp_path))
+    assert code == 2 and "'sandbox_code' comes with envhub; choose another name" in error
+    assert not list(tmp_path.iterdir())

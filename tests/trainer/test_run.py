@@ -300,3 +300,10 @@ def test_a_warm_start_needs_an_oracle(tmp_path: Path):
     )
     with pytest.raises(UserError, match="warm_start learns from an oracle, and environment .* has none"):
         run(tmp_path / "run", f"{file}:Bare", warm_start=2)
+
+
+def test_a_step_that_teaches_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "flat.py"
+    file.write_text(LETTERS.replace("return sum(", "return 0 * sum("))
+    run(tmp_path / "run", f"{file}:Letters", eval_tasks=0)
+    assert capsys.readouterr().out.count("warning: nothing was learnt, the rewards of no group differ") == 2

@@ -122,7 +122,12 @@ async def _evaluate(
         return kept
     if kept:
         say(f"{len(kept)} of {total} rollouts are there already")
-    say(f"evaluating {config.model} on {found.id}: {len(tasks)} tasks x {config.samples}")
+    others = ", ".join(
+        f"{driver.tasks.size(split)} are in {split}" for split in driver.tasks.splits if split != config.split
+    )
+    size = driver.tasks.size(config.split)
+    where = "" if size is None else f" (of {size} in split {config.split}{f'; {others}' if others else ''})"
+    say(f"evaluating {config.model} on {found.id}: {len(tasks)} tasks x {config.samples}{where}")
     finished = len(kept)
 
     def record(rollout: Rollout) -> None:

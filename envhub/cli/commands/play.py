@@ -14,6 +14,7 @@ from envhub.registry import spec as find_spec
 from envhub.strict_json import loads
 
 _PATIENCE = 7 * 24 * 3600.0
+_COMMANDS = ("/oracle", "/quit", "/call ")
 _HELP = (
     "Type your answer and press return. For several lines, put a line of three quotes before and after them.\n"
     "/oracle plays the environment's own answer, /call TOOL {JSON} calls a tool, /quit ends."
@@ -85,6 +86,9 @@ def _read(turn: int) -> str | Action | None:
     """The person's answer, None at the end of input or for /quit."""
     try:
         line = input(f"[{turn}] > ")
+        while line.startswith("/") and not line.startswith(_COMMANDS):
+            click.echo(f"There is no {line.split()[0]}; there are {', '.join(map(str.strip, _COMMANDS))}.")
+            line = input(f"[{turn}] > ")
         if line.strip() == '"""':
             lines = []
             while (line := input()) != '"""':
