@@ -48,7 +48,8 @@ class Ledger:
     def drop(self, reason: str, count: int = 1, *, buffered: bool = False) -> None:
         """`count` rollouts in flight (or buffered ones) are dropped for `reason`."""
         self._move("buffered" if buffered else "in_flight", count)
-        self.dropped[reason] += count
+        if count:
+            self.dropped[reason] += count
         self.check()
 
     def retry(self, reason: str) -> None:

@@ -44,3 +44,10 @@ def test_it_says_where_everything_went() -> None:
     ledger.finish(2)
     ledger.use()
     assert str(ledger) == "issued 4 = used 1 + dropped 1 (deadline 1) + in flight 1 + buffered 1"
+
+
+def test_dropping_none_leaves_no_reason() -> None:
+    ledger = Ledger()
+    ledger.issue(1)
+    ledger.drop("nothing", 0)
+    assert ledger.to_dict()["dropped"] == {}
