@@ -81,12 +81,12 @@ def test_a_plugin_that_does_not_import_is_named_with_its_package(site: Site, cod
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [("import os; os._exit(7)", "exit code 7"), ("import time; time.sleep(600)", "did not end within 5 s")],
+    [("import os; os._exit(7)", "exit code 7"), ("import time; time.sleep(600)", "did not end within 30 s")],
 )
 def test_a_plugin_that_crashes_or_hangs_is_named(
     site: Site, code: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "PROBE_DEADLINE", 5.0)
+    monkeypatch.setattr(doctor, "PROBE_DEADLINE", 30.0)  # what is sound loads in it, also on a busy machine
     site.package("evil-plugin", code, entry_points="[envhub.engines]\nevil = evil_plugin:Engine\n")
     finding = only(doctor.check_plugins(), "plugins")
     assert finding.status == "fail"

@@ -55,7 +55,7 @@ def test_a_mistake_names_the_key_and_the_remedy(values, said):
         ({"group_size": 1}, "group_size is at least 2, not 1"),
         ({"aggregation": "token_meen"}, "did you mean 'token_mean'"),
         ({"correction": "tiss"}, "did you mean 'tis'"),
-        ({"loss": "pppo"}, "loss is one of ppo, gspo, gmpo, cispo, sapo, not 'pppo'; did you mean 'ppo'"),
+        ({"loss": "pppo"}, "loss is one of ppo, gspo, gmpo, cispo, sapo, nll, not 'pppo'; did you mean 'ppo'"),
         ({"dual_clip": 1.1}, "dual_clip is above 1 \\+ clip_high = 1.2, not 1.1"),
         ({"overlong_buffer": 10**6}, "overlong_buffer is at most the"),
         ({"split": "trian"}, "did you mean 'train'"),
