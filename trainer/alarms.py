@@ -66,21 +66,7 @@ def rows_of(prompt: list[int], generation: Generation) -> Rows:
     mask, behaviour = torch.zeros(ids.shape), torch.zeros(ids.shape)
     mask[0, len(prompt) :] = 1
     behaviour[0, len(prompt) :] = torch.tensor(generation.logprobs)
-    one, empty = torch.zeros(1, dtype=torch.long), torch.zeros(ids.shape)
-    return Rows(
-        ids,
-        mask,
-        behaviour,
-        empty,
-        empty,
-        torch.tensor([ids.shape[1]]),
-        one,
-        one,
-        one,
-        torch.zeros_like(ids),
-        empty,
-        empty,
-    )
+    return Rows.bare(ids, mask, behaviour, torch.tensor([ids.shape[1]]))
 
 
 def mismatch(values: Mapping[str, float]) -> str:

@@ -35,6 +35,28 @@ class Rows:
     values: Tensor
     returns: Tensor
 
+    @classmethod
+    def bare(
+        cls,
+        token_ids: Tensor,
+        mask: Tensor,
+        behaviour: Tensor,
+        lengths: Tensor,
+        *,
+        owner: Tensor | None = None,
+        rollout_groups: Tensor | None = None,
+        turns: Tensor | None = None,
+    ) -> "Rows":
+        """Rows without advantages, weights and values. By default each is a rollout and a group of its own, of one turn."""
+        owner = torch.arange(len(token_ids)) if owner is None else owner
+        rollout_groups = owner if rollout_groups is None else rollout_groups
+        empty = torch.zeros_like(mask)
+        return cls(
+            token_ids, mask, behaviour, advantages=empty, weights=empty, lengths=lengths, owner=owner,
+            groups=rollout_groups[owner], rollout_groups=rollout_groups,
+            turns=torch.zeros_like(token_ids) if turns is None else turns, values=empty, returns=empty,
+        )  # fmt: skip
+
     def __len__(self) -> int:
         return len(self.token_ids)
 
@@ -90,22 +112,8 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
         turns[row, :count] = torch.tensor(sample.turns).clamp(min=0)
     owner = torch.tensor([owner for owner, _ in samples])
     lengths = torch.tensor([len(sample.token_ids) for _, sample in samples])
-    empty = torch.zeros_like(mask)
     groups = _group_numbers(rollouts)
-    return Rows(
-        token_ids,
-        mask,
-        behaviour,
-        empty,
-        empty,
-        lengths,
-        owner,
-        groups[owner],
-        groups,
-        turns,
-        values=empty,
-        returns=empty,
-    )
+    return Rows.bare(token_ids, mask, behaviour, lengths, owner=owner, rollout_groups=groups, turns=turns)
 
 
 def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor | None = None) -> None:

@@ -33,12 +33,9 @@ def rows_of(generations: Sequence[Generation]) -> Rows:
         mask[row, begin:end] = 1
         behaviour[row, begin:end] = torch.tensor(generation.logprobs)
     signs = torch.tensor([(-1.0) ** row for row in range(len(ids))])
-    owner = torch.arange(len(ids))
-    advantages, weights = signs[:, None] * mask, mask / mask.sum()
-    return Rows(
-        token_ids, mask, behaviour, advantages, weights, lengths, owner, groups=owner, rollout_groups=owner,
-        turns=torch.zeros(shape, dtype=torch.long), values=torch.zeros(shape), returns=torch.zeros(shape),
-    )  # fmt: skip
+    rows = Rows.bare(token_ids, mask, behaviour, lengths)
+    rows.advantages, rows.weights = signs[:, None] * mask, mask / mask.sum()
+    return rows
 
 
 def fixed_rows() -> Rows:

@@ -27,12 +27,9 @@ from envhub.trainer.strategy import TorchStrategy
 def strategy(tiny_path: Path) -> TorchStrategy:
     """A strategy that has taken a step. No test changes it: what is refused is not taken up."""
     made = TorchStrategy(tiny_path, Optimization(learning_rate=1e-3), device="cpu")
-    rows = Rows(
-        token_ids=torch.tensor([[5, 6, 7, 8]]), mask=torch.tensor([[0.0, 0.0, 1.0, 1.0]]), behaviour=torch.zeros(1, 4),
-        advantages=torch.ones(1, 4), weights=torch.full((1, 4), 0.5), lengths=torch.tensor([4]), owner=torch.tensor([0]),
-        groups=torch.tensor([0]), rollout_groups=torch.tensor([0]), turns=torch.zeros(1, 4, dtype=torch.long),
-        values=torch.zeros(1, 4), returns=torch.zeros(1, 4),
-    )  # fmt: skip
+    mask = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
+    rows = Rows.bare(torch.tensor([[5, 6, 7, 8]]), mask, torch.zeros(1, 4), torch.tensor([4]))
+    rows.advantages, rows.weights = torch.ones(1, 4), torch.full((1, 4), 0.5)
     assert not made.step(rows, GRPO, 1.0, None, None).skipped
     return made
 

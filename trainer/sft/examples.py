@@ -52,6 +52,11 @@ class Examples:
             self.cut += longer
             self.items.append(Example(ids, mask, key))
 
+    def refuse_none(self) -> None:
+        """Raise UserError where every sample had to go."""
+        if not self.items:
+            raise UserError(f"all {self.dropped} samples have no trained token within max_tokens {self.max_tokens}")
+
 
 def hold_out(examples: Sequence[Example], fraction: float, seed: int) -> tuple[list[Example], list[Example]]:
     """The examples to train and those to hold out: the share `fraction` of the keys, rounded up.
@@ -94,8 +99,6 @@ def rows_of(examples: Sequence[Example]) -> Rows:
     token_ids = pad_sequence([example.token_ids.long() for example in examples], batch_first=True)
     mask = pad_sequence([example.mask.float() for example in examples], batch_first=True)
     lengths = torch.tensor([len(example.token_ids) for example in examples])
-    owner, empty = torch.arange(len(examples)), torch.zeros_like(mask)
-    return Rows(
-        token_ids, mask, behaviour=empty, advantages=mask, weights=SFT.weights(mask, owner, owner), lengths=lengths,
-        owner=owner, groups=owner, rollout_groups=owner, turns=torch.zeros_like(token_ids), values=empty, returns=empty,
-    )  # fmt: skip
+    rows = Rows.bare(token_ids, mask, torch.zeros_like(mask), lengths)
+    rows.advantages, rows.weights = mask, SFT.weights(mask, rows.owner, rows.groups)
+    return rows
