@@ -10,6 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from envhub.agents.engines.base import Seed, Temperature, TokenCount, TurnCount
 from envhub.environment import validate_config
 from envhub.errors import UserError
+from envhub.trainer.settings import (
+    Checkpointing,
+    ClipNorm,
+    Device,
+    Keep,
+    MicroTokens,
+    SaveEvery,
+    Schedule,
+    TensorBoard,
+    WarmupSteps,
+    WeightDecay,
+)
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {"steps": 6, "tasks_per_step": 3, "group_size": 6, "max_turn_tokens": 48, "max_turns": 2, "eval_tasks": 10,
@@ -39,7 +51,7 @@ class TrainConfig(BaseModel):
     executor: Literal["multi_turn", "single_turn"] = Field("multi_turn", description="how episodes are played")
     parser: str = Field("auto", description="parser of the model's tool calls and reasoning")
     preset: Literal["auto", "cpu", "gpu", "test"] = Field("auto", description="sizes that fit a machine; auto looks")
-    device: str = Field("auto", description="device of the trainer: auto, cpu or cuda")
+    device: Device = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="arithmetic of the trainer's model")
     seed: Seed = Field(0, description="of task order and sampling")
     split: str = Field("train", description="split of the task set to train on")
@@ -77,16 +89,12 @@ class TrainConfig(BaseModel):
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw", description="adamw, or muon for the matrices of the layers and adamw for the rest"
     )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="how the learning rate goes on after the warm-up"
-    )
-    warmup_steps: int = Field(
-        0, ge=0, le=1_000_000_000, description="optimizer steps in which the learning rate rises from 0"
-    )
-    weight_decay: float = Field(0.0, ge=0, description="of the optimizer, on matrices")
-    clip_norm: float = Field(1.0, ge=0, description="largest gradient norm (0: any)")
-    micro_tokens: TokenCount = Field(4096, description="tokens of a micro-batch, with padding")
-    gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
+    schedule: Schedule = "constant"
+    warmup_steps: WarmupSteps = 0
+    weight_decay: WeightDecay = 0.0
+    clip_norm: ClipNorm = 1.0
+    micro_tokens: MicroTokens = 4096
+    gradient_checkpointing: Checkpointing = False
     kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the initial model")
     kl_target: float | None = Field(
         None, gt=0, description="KL an action token that the weight is adapted to, step by step (default: it stays)"
@@ -142,11 +150,9 @@ class TrainConfig(BaseModel):
     eval_temperature: Temperature | None = Field(None, description="of the evaluation (default: as in training)")
 
     output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
-    save_every: int = Field(
-        0, ge=0, le=10_000_000, description="checkpoint after every so many steps (0: only at the end)"
-    )
-    keep: int = Field(2, ge=1, le=10_000, description="checkpoints to keep")
-    tensorboard: bool = Field(True, description="write TensorBoard event files")
+    save_every: SaveEvery = 0
+    keep: Keep = 2
+    tensorboard: TensorBoard = True
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -33,6 +34,12 @@ class Optimization:
     schedule: str = "constant"
     warmup_steps: int = 0
     total_steps: int = 0
+
+    @classmethod
+    def of(cls, settings: BaseModel, total_steps: int) -> "Optimization":
+        """What the configuration of a run says of it, for a run of so many optimizer steps."""
+        named = {field.name: getattr(settings, field.name) for field in fields(cls) if hasattr(settings, field.name)}
+        return cls(**named, total_steps=total_steps)
 
     def __post_init__(self) -> None:
         if self.total_steps and self.warmup_steps >= self.total_steps:

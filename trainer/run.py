@@ -87,13 +87,7 @@ async def _train(
         parser=config.parser,
         executor=EXECUTORS[config.executor],
     ) as agent:
-        policy = Optimization(
-            learning_rate=config.learning_rate, weight_decay=config.weight_decay, clip_norm=config.clip_norm,
-            micro_tokens=config.micro_tokens, precision=config.precision,
-            gradient_checkpointing=config.gradient_checkpointing, optimizer=config.optimizer,
-            schedule=config.schedule, warmup_steps=config.warmup_steps,
-            total_steps=config.warm_start + config.steps * config.updates_per_step,
-        )  # fmt: skip
+        policy = Optimization.of(config, config.warm_start + config.steps * config.updates_per_step)
         rate = config.critic_learning_rate or 10 * config.learning_rate
         strategy = launcher.strategy(
             source.path,

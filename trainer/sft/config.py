@@ -9,6 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from envhub.agents.engines.base import Seed, TokenCount
 from envhub.environment import validate_config
 from envhub.errors import UserError
+from envhub.trainer.settings import (
+    Checkpointing,
+    ClipNorm,
+    Device,
+    Keep,
+    MicroTokens,
+    SaveEvery,
+    Schedule,
+    TensorBoard,
+    WarmupSteps,
+    WeightDecay,
+)
 
 SOURCES = ("data", "from_oracle", "from_rollouts")
 _OF_SOURCES = {
@@ -43,7 +55,7 @@ class SftConfig(BaseModel):
     )
 
     model: str = Field("smollm2", description="initial model: an alias, a folder, or org/name of the hub")
-    device: str = Field("auto", description="device of the trainer: auto, cpu or cuda")
+    device: Device = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="arithmetic of the model")
     seed: Seed = Field(0, description="of the order of samples, of what is held out, and of the oracle's tasks")
 
@@ -64,23 +76,17 @@ class SftConfig(BaseModel):
     )
 
     learning_rate: float = Field(2e-5, gt=0, description="of AdamW")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="how the learning rate goes on after the warm-up"
-    )
-    warmup_steps: int = Field(
-        0, ge=0, le=1_000_000_000, description="optimizer steps in which the learning rate rises from 0"
-    )
-    weight_decay: float = Field(0.0, ge=0, description="of the optimizer, on matrices")
-    clip_norm: float = Field(1.0, ge=0, description="largest gradient norm (0: any)")
-    micro_tokens: TokenCount = Field(4096, description="tokens of a micro-batch, with padding")
-    gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
+    schedule: Schedule = "constant"
+    warmup_steps: WarmupSteps = 0
+    weight_decay: WeightDecay = 0.0
+    clip_norm: ClipNorm = 1.0
+    micro_tokens: MicroTokens = 4096
+    gradient_checkpointing: Checkpointing = False
 
     output: Path | None = Field(None, description="run folder (default: runs/sft-SOURCE-N)")
-    save_every: int = Field(
-        0, ge=0, le=10_000_000, description="checkpoint after every so many steps (0: only at the end)"
-    )
-    keep: int = Field(2, ge=1, le=10_000, description="checkpoints to keep")
-    tensorboard: bool = Field(True, description="write TensorBoard event files")
+    save_every: SaveEvery = 0
+    keep: Keep = 2
+    tensorboard: TensorBoard = True
 
     @property
     def source(self) -> str:

@@ -67,12 +67,7 @@ async def fine_tune(config: SftConfig, *, progress: Progress | None = None) -> P
     """Train and return the run folder. Raises UserError."""
     progress = progress or Progress()
     planned, model, renderer = await plan(config, progress=progress)
-    options = Optimization(
-        learning_rate=config.learning_rate, weight_decay=config.weight_decay, clip_norm=config.clip_norm,
-        micro_tokens=config.micro_tokens, precision=config.precision,
-        gradient_checkpointing=config.gradient_checkpointing, schedule=config.schedule,
-        warmup_steps=config.warmup_steps, total_steps=planned.steps,
-    )  # fmt: skip
+    options = Optimization.of(config, planned.steps)
     path = config.output or numbered_folder(Path("runs"), f"sft-{_stem(config)}")
     with RunFolder.open(path, what="supervised run", remedy="give another name with --output") as folder:
         progress.say(f"run folder: {path}")
