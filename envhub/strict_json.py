@@ -5,6 +5,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
+from envhub.errors import DataError
+
 MAX_DEPTH = 100
 
 
@@ -30,6 +32,21 @@ def loads(text: str | bytes) -> Any:
         raise NotJsonError("a whole number of thousands of digits") from None
     _check(value)
     return value
+
+
+def read_line(line: bytes, place: str, *, first: bool = False) -> Any:
+    """The value of a line of a JSON-lines file, of which the first may begin with a byte order mark.
+
+    Raises DataError that begins with `place` for what is not UTF-8 or not JSON.
+    """
+    try:
+        return loads(line.decode("utf-8-sig" if first else "utf-8"))
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{place}: not UTF-8 (byte {problem.start}); save the file as UTF-8") from None
+    except NotJsonError as problem:
+        raise DataError(f"{place}: {problem}") from None
+    except ValueError as problem:
+        raise DataError(f"{place}: not JSON: {problem}") from None
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from envhub.errors import DataError, UserError, did_you_mean
 from envhub.guard import authors_mistake, require, require_all, shown
 from envhub.messages import Message
-from envhub.strict_json import NotJsonError, loads
+from envhub.strict_json import read_line
 
 TRAIN = "train"
 EVAL = "eval"
@@ -201,16 +201,7 @@ def read_jsonl(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
-        try:
-            row = loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except UnicodeDecodeError as problem:
-            raise DataError(
-                f"{path}, line {number}: not UTF-8 (byte {problem.start}); save the file as UTF-8"
-            ) from None
-        except NotJsonError as problem:
-            raise DataError(f"{path}, line {number}: {problem}") from None
-        except ValueError as problem:
-            raise DataError(f"{path}, line {number}: not JSON: {problem}") from None
+        row = read_line(line, f"{path}, line {number}", first=number == 1)
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
         rows.append((number, row))

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from envhub.agents.engines.loading import load_causal_model
 from envhub.agents.engines.precision import choose_device, fast_dtype
 
-_CHUNK = 1024  # positions whose logits exist at one time
+CHUNK = 1024  # positions whose logits exist at one time
 
 
 class Arithmetic:
@@ -111,13 +111,13 @@ class TokenScorer:
                 checkpoint(
                     _score,
                     head,
-                    hidden[i : i + _CHUNK],
-                    targets[i : i + _CHUNK],
+                    hidden[i : i + CHUNK],
+                    targets[i : i + CHUNK],
                     temperature,
                     trains_entropy,
                     use_reentrant=False,
                 )
-                for i in range(0, len(targets), _CHUNK)
+                for i in range(0, len(targets), CHUNK)
             ]
         else:
             logits = self.model(input_ids=token_ids, attention_mask=attention, use_cache=False).logits

@@ -57,7 +57,8 @@ class Request:
 
     Token engines read `token_ids` (the whole context), `stop_token_ids` and `images`; chat engines read `messages` and
     `tools`. `max_tokens` is the turn's hard budget. `oracle` asks the environment for its right action; only scripted
-    engines use it. `seed` is that of the request's own randomness, for engines that heed it; None means the engine's. `id` is unique among the requests in flight. `token_ids` must not be changed by the engine.
+    engines use it. `seed` is that of the request's own randomness, for engines that heed it; None means the engine's.
+    `id` is unique among the requests in flight. `token_ids` must not be changed by the engine.
     """
 
     id: str

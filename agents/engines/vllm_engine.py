@@ -43,9 +43,9 @@ class VllmOptions(BaseModel):
     `dtype` is vLLM's (`auto` is what this machine computes quickly: bfloat16, or float32 on older CPUs). `max_context` in
     tokens (None: the model's own, at most 4096 on a CPU). `max_batch` sequences run at once. `kv_cache_gib` is the CPU's cache; `gpu_memory` the share of
     a GPU's memory. `threads` names the CPU cores, for example `0-1` (`auto`: all that this process may use). `seed` is
-    the engine's; with `seeded` each request has a seed of its own, so that what it samples depends on no other request (vLLM
-    then samples such requests one by one). `prefix_caching` shares the work of equal prefixes; it is cleared at every weight update.
-    `extra` goes to vLLM's engine arguments as it is.
+    the engine's; with `seeded` each request has a seed of its own, so that what it samples depends on no other request
+    (vLLM then samples such requests one by one). `prefix_caching` shares the work of equal prefixes; it is cleared at
+    every weight update. `extra` goes to vLLM's engine arguments as it is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -175,9 +175,7 @@ class VllmEngine(Engine):
         self._in_flight.add(identifier)
         self._stats.prompt_tokens += len(request.token_ids)
         try:
-            async for part in llm.generate(
-                {"prompt_token_ids": prompt}, self._parameters(request, self.options.seeded), identifier
-            ):
+            async for part in llm.generate({"prompt_token_ids": prompt}, self._parameters(request), identifier):
                 self._take(output, part.outputs[0])
         except (asyncio.CancelledError, GeneratorExit):
             raise
@@ -205,8 +203,7 @@ class VllmEngine(Engine):
             self._stats.sampled_tokens += len(ids)
         output.finish_reason = part.finish_reason or output.finish_reason
 
-    @staticmethod
-    def _parameters(request: Request, seeded: bool) -> Any:
+    def _parameters(self, request: Request) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -217,7 +214,7 @@ class VllmEngine(Engine):
             stop=list(sampling.stop), stop_token_ids=[] if sampling.ignore_eos else list(request.stop_token_ids),
             ignore_eos=True,  # what ends a turn is the request's to say, as for every engine
             logprobs=0, detokenize=bool(sampling.stop),
-            output_kind=RequestOutputKind.DELTA, seed=request.seed if seeded else None,
+            output_kind=RequestOutputKind.DELTA, seed=request.seed if self.options.seeded else None,
         )  # fmt: skip
 
     async def update_weights(self, update: WeightUpdate) -> None:

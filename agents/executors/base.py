@@ -80,8 +80,8 @@ class Executor(ABC):
         """Run one episode of `task` in a fresh environment and return its record, whatever happens in it.
 
         `limits` default to the environment's own, `sampling` to the full distribution. With a `seed`, each request has one
-        of its own, made of it, the group, member, attempt and turn; without, the engine's randomness is used. Raises UserError, and
-        CancelledError after the environment was closed.
+        of its own, made of it, the group, member, attempt and turn; without, the engine's randomness is used. Raises
+        UserError, and CancelledError after the environment was closed.
         """
         sampling = sampling or SamplingParams()
         driver = Driver(spec, config)

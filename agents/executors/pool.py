@@ -100,7 +100,8 @@ class RolloutPool:
     ) -> Group:
         """Run `size` rollouts of one task, numbered from 0 or as `members` says.
 
-        What each of them samples is a matter of the pool's seed, the group's id, its number, attempt and turn. When it is cancelled, or one of them raises (a user's mistake), all of them end and are dropped in the ledger.
+        What each of them samples is a matter of the pool's seed, the group's id, its number, attempt and turn. When the
+        call is cancelled, or one of them raises (a user's mistake), all of them end and are dropped in the ledger.
         """
         numbers = list(range(size)) if members is None else list(members)
         size = len(numbers)

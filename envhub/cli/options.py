@@ -1,5 +1,6 @@
 """What the commands share: options from pydantic models, `key=value` pairs, and readable tables."""
 
+import importlib.util
 import json
 import types
 import typing
@@ -10,7 +11,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from envhub.errors import UserError
+from envhub.errors import MissingExtraError, UserError
 from envhub.strict_json import NotJsonError, loads
 
 _CONSTANTS = ("NaN", "Infinity", "-Infinity")  # of JavaScript, not of JSON: text, which numbers are read from
@@ -42,6 +43,12 @@ def config_option(help: str = "Configuration of the environment.") -> Callable[[
         return pairs(values, "--config")
 
     return click.option("--config", multiple=True, metavar="KEY=VALUE", help=help, callback=read)
+
+
+def require_packages(what: str, *packages: str) -> None:
+    """Raise MissingExtraError, which names the extra `train`, where one of its packages is not installed."""
+    if any(importlib.util.find_spec(package) is None for package in packages):
+        raise MissingExtraError(what, "train")
 
 
 def options_of(model: type[BaseModel], *, skip: Iterable[str] = ()) -> list[click.Parameter]:

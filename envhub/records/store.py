@@ -3,15 +3,17 @@
 import contextlib
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from envhub.errors import DataError, UserError, did_you_mean
 from envhub.records.closing import Closing
 from envhub.records.jsonl import encode, read_record
 from envhub.rollout import Rollout
 from envhub.strict_json import named
+
+T = TypeVar("T")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rollouts (
@@ -186,12 +188,7 @@ def reconciled(path: Path, rollouts: Sequence[Rollout], *, phase: str) -> tuple[
     try:
         if not existed:
             _delete(path)  # what a store that is gone may have left beside it
-        store = RolloutStore(path)
-        try:
-            held = store.records()
-        except DataError:
-            store.close()
-            raise
+        store, held = _opened(path, RolloutStore.records)
     except DataError as problem:
         if not _is_damage(problem):
             raise
@@ -226,17 +223,22 @@ def taken_up(path: Path) -> tuple[RolloutStore, str]:
         if not path.is_file():
             _delete(path)  # what a store that is gone may have left beside it
             note = f"{path.name} was missing: a new one is begun, without the rollouts of earlier steps"
-        store = RolloutStore(path)
-        try:
-            store.check()
-        except DataError:
-            store.close()
-            raise
+        store, _ = _opened(path, RolloutStore.check)
     except DataError as problem:
         if not _is_damage(problem):
             raise
         raise DataError(f"{problem}; move it away to go on without its rollouts (nothing else needs them)") from problem
     return store, note
+
+
+def _opened(path: Path, read: Callable[[RolloutStore], T]) -> tuple[RolloutStore, T]:
+    """The store at a path and what `read` finds in it. One that turns out to be damaged is closed."""
+    store = RolloutStore(path)
+    try:
+        return store, read(store)
+    except DataError:
+        store.close()
+        raise
 
 
 def _is_damage(problem: DataError) -> bool:

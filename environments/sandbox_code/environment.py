@@ -34,9 +34,10 @@ class SandboxCodeConfig(EnvironmentConfig):
     """Which tasks, and how they are judged.
 
     `levels` (1 easy to 6) choose from the bundled bank; `data` is a JSON-lines file in the HumanEval or MBPP layout
-    instead. The share `eval_fraction` of the tasks is the split eval (1: all of them), the rest is train. `tries` submissions may be made. The reward is 1 when all hidden tests pass; before that, the share of them
-    that passes times `partial`, and `well_formed` for code that defines the function, whichever is more. Each later try
-    that passes all is worth `later_tries` less.
+    instead. The share `eval_fraction` of the tasks is the split eval (1: all of them), the rest is train. `tries`
+    submissions may be made. The reward is 1 when all hidden tests pass; before that, the share of them that passes times
+    `partial`, and `well_formed` for code that defines the function, whichever is more. Each later try that passes all is
+    worth `later_tries` less.
     """
 
     levels: tuple[int, ...] = (1,)

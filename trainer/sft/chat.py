@@ -9,7 +9,7 @@ from envhub.agents.rendering import ChatTemplateRenderer
 from envhub.agents.rendering.base import TemplateError
 from envhub.errors import DataError, did_you_mean
 from envhub.messages import ROLES, Message, ToolSpec
-from envhub.strict_json import loads
+from envhub.strict_json import read_line
 from envhub.trajectory import Trajectory
 
 
@@ -94,12 +94,7 @@ def answer_ids(
 
 
 def _conversation(line: bytes, place: str, *, first: bool) -> Conversation:
-    try:
-        row = loads(line.decode("utf-8-sig" if first else "utf-8"))
-    except UnicodeDecodeError as problem:
-        raise DataError(f"{place}: not UTF-8 (byte {problem.start})") from None
-    except ValueError as problem:
-        raise DataError(f"{place}: not JSON: {problem}") from None
+    row = read_line(line, place, first=first)
     if not isinstance(row, dict):
         raise DataError(f"{place}: a conversation is an object with `messages`, not {type(row).__name__}")
     if "messages" not in row:

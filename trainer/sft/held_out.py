@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from envhub.trainer.batch import Rows, micro_batches
-from envhub.trainer.model import TokenScorer, attention_of, positions
+from envhub.trainer.model import CHUNK, TokenScorer, attention_of, positions
 from envhub.trainer.sft.examples import Example, rows_of
 from envhub.trainer.strategy import Strategy, TorchStrategy
 
 _AT_ONCE = 64  # examples that are padded to one width
-_CHUNK = 1024  # positions whose logits exist at one time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class _Predictor(TokenScorer):
             logits = self.model(input_ids=token_ids, attention_mask=attention, use_cache=False).logits
             return int((logits[rows, at - 1].argmax(-1) == targets).sum())
         hidden, head = self._decoder(token_ids, attention)[rows, at - 1], self.model.get_output_embeddings()
-        parts = [slice(start, start + _CHUNK) for start in range(0, len(targets), _CHUNK)]
+        parts = [slice(start, start + CHUNK) for start in range(0, len(targets), CHUNK)]
         return sum(int((head(hidden[part]).argmax(-1) == targets[part]).sum()) for part in parts)
 
 

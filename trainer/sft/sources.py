@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envhub.agents.engines.base import Engine, Generation, Request
+from envhub.agents.engines.loading import load_tokenizer
 from envhub.agents.executors import MultiTurnExecutor
 from envhub.agents.executors.pool import RolloutPool
 from envhub.agents.models import ModelSource
@@ -53,13 +54,12 @@ async def gather(config: SftConfig, source: ModelSource, renderer: ChatTemplateR
             spec, renderer, env_config=config.env_config, split=config.split, tasks=config.tasks, seed=config.seed,
             parser=config.parser, concurrency=config.concurrency, model=str(source.path),
         )  # fmt: skip
-        note = _of_oracle(spec, played, config.min_reward, examples)
+        note = learn_oracle(spec, played, config.min_reward, examples)
     else:
         assert config.from_rollouts is not None
         same = SameTokenizer(source, renderer, vocabulary)
         note = _of_rollouts(config.from_rollouts, config.min_reward, same, examples)
-    if not examples.items:
-        raise UserError(f"all {examples.dropped} samples have no trained token within max_tokens {examples.max_tokens}")
+    examples.refuse_none()
     return Gathered(examples, note, played)
 
 
@@ -151,7 +151,8 @@ def _first(driver: Driver, split: str, count: int, seed: int) -> Iterator[Task]:
     yield from sampler.take(min(count, driver.tasks.size(split) or count))
 
 
-def _of_oracle(spec: EnvironmentSpec, played: list[Rollout], least: float | None, examples: Examples) -> str:
+def learn_oracle(spec: EnvironmentSpec, played: list[Rollout], least: float | None, examples: Examples) -> str:
+    """Add what the oracle's episodes earned a reward with; returns a note. Raises UserError where none did."""
     kept = list(rewarded(played, least))
     for rollout in kept:
         examples.add(rollout.trajectory, rollout.task.id)
@@ -227,9 +228,7 @@ class SameTokenizer:
     def _compare(self, rollout: Rollout) -> bool:
         folder = Path(rollout.model)
         if (folder / "tokenizer_config.json").is_file():
-            from transformers import AutoTokenizer
-
-            theirs: dict[str, int] = AutoTokenizer.from_pretrained(folder).get_vocab()
+            theirs: dict[str, int] = load_tokenizer(folder).get_vocab()
             ours: dict[str, int] = self.renderer.tokenizer.get_vocab()
             return theirs == ours
         opening, segments = rollout.opening, rollout.trajectory.segments

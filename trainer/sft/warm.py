@@ -10,7 +10,7 @@ from envhub.errors import UserError
 from envhub.specs import EnvironmentSpec
 from envhub.trainer.sft.examples import Batches, Examples
 from envhub.trainer.sft.run import supervise
-from envhub.trainer.sft.sources import play_oracle, rewarded
+from envhub.trainer.sft.sources import learn_oracle, play_oracle
 from envhub.trainer.strategy import StepReport, Strategy
 
 _MOST_TASKS = 1024
@@ -46,11 +46,8 @@ async def warm_start(
         parser=parser,
     )
     examples = Examples(longest or 1 << 20)
-    for rollout in rewarded(played, None):
-        examples.add(rollout.trajectory, rollout.task.id)
-    if not examples.items:
-        error = next((rollout.error for rollout in played if rollout.error), "its rewards are 0")
-        raise UserError(f"no episode of the oracle of {spec.id!r} has a reward above 0: {error}")
+    learn_oracle(spec, played, None, examples)
+    examples.refuse_none()
     batches = Batches(examples.items, size, seed)
     for step in range(steps):
         yield await asyncio.to_thread(supervise, strategy, batches.at(step))

@@ -1,11 +1,11 @@
 """`envhub plot`."""
 
-import importlib.util
 from pathlib import Path
 
 import click
 
-from envhub.errors import MissingExtraError, UserError
+from envhub.cli.options import require_packages
+from envhub.errors import UserError
 
 
 @click.command(
@@ -19,8 +19,7 @@ from envhub.errors import MissingExtraError, UserError
     "--list", "lists", is_flag=True, help="Print the names of the metrics that the runs have, and draw nothing."
 )
 def command(runs: tuple[Path, ...], metric: tuple[str, ...], output: Path | None, lists: bool) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError("envhub plot", "train")
+    require_packages("envhub plot", "matplotlib")
     from envhub.trainer.metrics import read_metrics
     from envhub.trainer.plotting import SHOWN, numbers, plot
 

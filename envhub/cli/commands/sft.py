@@ -1,12 +1,10 @@
 """`envhub sft`."""
 
-import importlib.util
 from typing import Any
 
 import click
 
 from envhub import task_host
-from envhub.errors import MissingExtraError
 from envhub.strict_json import dumps
 
 
@@ -18,10 +16,9 @@ def _options() -> list[click.Parameter]:
 
 
 def _callback(dry_run: bool, **values: Any) -> int:
-    for package in ("torch", "transformers"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError("envhub sft", "train")
-    from envhub.cli.options import given
+    from envhub.cli.options import given, require_packages
+
+    require_packages("envhub sft", "torch", "transformers")
     from envhub.trainer.sft.config import SftConfig, resolve
 
     config = resolve(given(SftConfig, values))

@@ -1,13 +1,12 @@
 """`envhub train`."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import click
 
 from envhub import task_host
-from envhub.errors import MissingExtraError, UserError
+from envhub.errors import UserError
 from envhub.strict_json import dumps
 
 
@@ -19,10 +18,9 @@ def _options() -> list[click.Parameter]:
 
 
 def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values: Any) -> int:
-    for package in ("torch", "transformers"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError("envhub train", "train")
-    from envhub.cli.options import given
+    from envhub.cli.options import given, require_packages
+
+    require_packages("envhub train", "torch", "transformers")
     from envhub.trainer.config import TrainConfig, resolve
     from envhub.trainer.folder import saved_config
 
