@@ -1,5 +1,6 @@
 """From groups of rollouts to rows of tokens with advantages, and to micro-batches."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -170,14 +171,32 @@ def _group_numbers(rollouts: Sequence[Rollout]) -> Tensor:
     return torch.tensor([names[rollout.group] for rollout in rollouts])
 
 
+def partition(lengths: Tensor, token_budget: int) -> list[list[int]]:
+    """The numbers of rows of these `lengths` [rows] in parts: similar lengths together, each part with padding at most
+    `token_budget` tokens (or one row), in as few parts as the budget allows and those as even as they can be."""
+    order = torch.argsort(lengths, descending=True, stable=True).tolist()
+    ordered = lengths[order].tolist()
+
+    def cut(budget: int) -> list[int]:
+        starts, at = [], 0
+        while at < len(ordered):
+            starts.append(at)
+            at += max(1, budget // max(1, ordered[at]))
+        return starts
+
+    low, high = 1, max(1, token_budget)
+    least = len(cut(high))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(cut(middle)) == least else (middle + 1, high)
+    starts = cut(high)
+    return [order[start:end] for start, end in itertools.pairwise([*starts, len(order)])]
+
+
 def micro_batches(rows: Rows, token_budget: int) -> Iterator[Rows]:
-    """Rows of similar length together, each micro-batch of at most `token_budget` tokens with padding (or one row)."""
-    order = torch.argsort(rows.lengths, descending=True).tolist()
-    lengths = rows.lengths.tolist()
-    while order:
-        count = max(1, token_budget // lengths[order[0]])
-        yield rows.select(order[:count])
-        order = order[count:]
+    """The parts of `partition`, each cut to its longest row."""
+    for part in partition(rows.lengths, token_budget):
+        yield rows.select(part)
 
 
 def split(rows: Rows, parts: int, algorithm: Algorithm, generator: torch.Generator) -> list[Rows]:

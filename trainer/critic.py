@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from envhub.trainer import losses
-from envhub.trainer.batch import Rows, micro_batches
-from envhub.trainer.model import Arithmetic, attention_of, load_model, positions
+from envhub.trainer.arithmetic import Arithmetic
+from envhub.trainer.batch import Rows
+from envhub.trainer.decoder import Decoder, Layer, Prefix, passes, positions
+from envhub.trainer.model import load_model
 from envhub.trainer.optimizer import Optimization, Stepper
 
 
@@ -18,16 +20,21 @@ class ValueModel(torch.nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.decoder = model.get_decoder()
+        self._decoder = Decoder(self.decoder)
+        self.shares = self._decoder.shares
         width = model.get_input_embeddings().weight.shape[1]
         self.head = torch.nn.Linear(width, 1, device=model.device)
         torch.nn.init.zeros_(self.head.weight)  # it begins with the value 0 everywhere, not with noise
         torch.nn.init.zeros_(self.head.bias)
 
-    def forward(self, token_ids: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
+    def encode(self, token_ids: Tensor, lengths: Tensor) -> list[Layer]:
+        """See `Decoder.encode`."""
+        return self._decoder.encode(token_ids, lengths)
+
+    def forward(self, token_ids: Tensor, lengths: Tensor, mask: Tensor, prefix: Prefix | None = None) -> Tensor:
         """Values [rows, tokens] in float32 before each masked token, 0 elsewhere; shapes as those of `TokenScorer`."""
-        out = self.decoder(input_ids=token_ids, attention_mask=attention_of(token_ids, lengths), use_cache=False)
         rows, at = positions(mask)
-        values: Tensor = self.head(out.last_hidden_state[rows, at - 1].float())[:, 0]
+        values: Tensor = self.head(self._decoder(token_ids, lengths, mask, prefix).float())[:, 0]
         return torch.zeros(token_ids.shape, device=token_ids.device).index_put((rows, at), values.float())
 
 
@@ -40,18 +47,18 @@ class Critic:
         self.model = ValueModel(loaded).train()
         self.stepper = Stepper(self.model, options)
 
-    def _forward(self, rows: Rows) -> Tensor:
-        device = self.arithmetic.device
+    def _forward(self, rows: Rows, prefix: Prefix | None) -> Tensor:
+        ids, lengths, mask = (tensor.to(self.arithmetic.device) for tensor in (rows.token_ids, rows.lengths, rows.mask))
         with self.arithmetic.mixed():
-            values: Tensor = self.model(rows.token_ids.to(device), rows.lengths.to(device), rows.mask.to(device))
+            values: Tensor = self.model(ids, lengths, mask, prefix)
         return values
 
     @torch.no_grad()
     def values(self, rows: Rows) -> Tensor:
         """The values [rows, tokens] before each action token, without gradient."""
         out = torch.zeros(rows.token_ids.shape)
-        for part in micro_batches(rows.numbered(), self.options.micro_tokens):
-            found = self._forward(part)
+        for part, prefix in passes(self.model, rows.numbered(), self.options.micro_tokens, self.arithmetic):
+            found = self._forward(part, prefix)
             out[part.owner, : found.shape[1]] = found.cpu()
         return out
 
@@ -63,9 +70,9 @@ class Critic:
         self.stepper.zero()
         device, total, bound = self.arithmetic.device, 0.0, 0.0
         count = max(1, rows.action_tokens)
-        for part in micro_batches(rows, self.options.micro_tokens):
+        for part, prefix in passes(self.model, rows, self.options.micro_tokens, self.arithmetic):
             mask, old, returns = (tensor.to(device) for tensor in (part.mask, part.values, part.returns))
-            values = self._forward(part)
+            values = self._forward(part, prefix)
             loss = (losses.value(values, old, returns, clip) * mask).sum() / count
             torch.autograd.backward(loss)
             total += float(loss.detach())

@@ -1,6 +1,5 @@
 """The trainer's model: loading, and logprobs of action tokens without a whole [tokens, vocabulary] matrix."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +8,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from envhub.agents.engines.loading import load_causal_model
-from envhub.agents.engines.precision import choose_device, fast_dtype
+from envhub.trainer.decoder import Decoder, Prefix, attention_of, positions
 
 CHUNK = 1024  # positions whose logits exist at one time
-
-
-class Arithmetic:
-    """Where models compute, and in which precision: `auto`, `float32` or `bfloat16` (autocast)."""
-
-    def __init__(self, device: str = "auto", precision: str = "auto") -> None:
-        self.device = torch.device(choose_device(device))
-        if precision == "auto":  # float16 would need its gradients scaled
-            precision = "bfloat16" if fast_dtype(self.device.type) == "bfloat16" else "float32"
-        self.precision = precision
-
-    def mixed(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which a model runs."""
-        if self.precision == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-
-def attention_of(token_ids: Tensor, lengths: Tensor) -> Tensor:
-    """The attention mask [rows, tokens] of rows that are padded at the right."""
-    columns = torch.arange(token_ids.shape[1], device=token_ids.device)
-    return (columns[None] < lengths[:, None]).long()
-
-
-def positions(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of every masked token but those in the first column, which follow nothing."""
-    chosen = mask.bool().clone()
-    chosen[:, 0] = False
-    rows, at = chosen.nonzero(as_tuple=True)
-    return rows, at
 
 
 def load_model(path: Path, device: str, *, gradient_checkpointing: bool = False) -> Any:
@@ -65,7 +34,10 @@ class TokenScorer:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.decoder = Decoder(model.get_decoder())
         self.splits = self._probe()
+        self.shares = self.splits and self.decoder.shares
+        self.encode = self.decoder.encode
 
     @torch.no_grad()
     def _probe(self) -> bool:
@@ -77,15 +49,10 @@ class TokenScorer:
         self.model.eval()
         try:
             whole = self.model(input_ids=ids).logits
-            parts = head(self._decoder(ids, torch.ones_like(ids)))
+            parts = head(self.decoder.whole(ids, torch.tensor([ids.shape[1]], device=ids.device)))
         finally:
             self.model.train(was_training)
         return bool(torch.allclose(whole, parts, atol=1e-4, rtol=1e-4))
-
-    def _decoder(self, token_ids: Tensor, attention: Tensor) -> Tensor:
-        out = self.model.get_decoder()(input_ids=token_ids, attention_mask=attention, use_cache=False)
-        hidden: Tensor = out.last_hidden_state
-        return hidden
 
     def __call__(
         self,
@@ -94,18 +61,19 @@ class TokenScorer:
         mask: Tensor,
         temperature: float = 1.0,
         *,
+        prefix: Prefix | None = None,
         trains_entropy: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies [rows, tokens] in float32 at masked tokens, 0 elsewhere.
 
         Position t holds the logprob of token t given those before it. `token_ids`, `mask` [rows, tokens] are padded at
-        the right; `lengths` [rows]. Entropies are detached unless `trains_entropy`.
+        the right; `lengths` [rows]. With a `prefix` (where `shares`) only what comes after it is computed. Entropies are
+        detached unless `trains_entropy`.
         """
-        attention = attention_of(token_ids, lengths)
         rows, at = positions(mask)
         targets = token_ids[rows, at]
         if self.splits:
-            hidden = self._decoder(token_ids, attention)[rows, at - 1]
+            hidden = self.decoder(token_ids, lengths, mask, prefix)
             head = self.model.get_output_embeddings()
             parts = [
                 checkpoint(
@@ -120,6 +88,7 @@ class TokenScorer:
                 for i in range(0, len(targets), CHUNK)
             ]
         else:
+            attention = attention_of(token_ids, lengths)
             logits = self.model(input_ids=token_ids, attention_mask=attention, use_cache=False).logits
             parts = [_logprobs(logits[rows, at - 1], targets, temperature, trains_entropy)]
         out = torch.zeros(token_ids.shape, dtype=torch.float32, device=token_ids.device)

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from envhub.trainer import corrections
 from envhub.trainer.algorithms import CORRECTIONS, Algorithm
-from envhub.trainer.batch import Rows, micro_batches
+from envhub.trainer.arithmetic import Arithmetic
+from envhub.trainer.batch import Rows
 from envhub.trainer.critic import Critic
+from envhub.trainer.decoder import Prefix, passes
 from envhub.trainer.kl import ESTIMATORS
-from envhub.trainer.model import Arithmetic, TokenScorer, load_model
+from envhub.trainer.model import TokenScorer, load_model
 from envhub.trainer.optimizer import Optimization, Stepper
 
 
@@ -95,11 +97,11 @@ class TorchStrategy(Strategy):
         self.critic = None if critic is None else Critic(model, critic, self.arithmetic)
 
     def _forward(
-        self, scorer: TokenScorer, rows: Rows, temperature: float, trains_entropy: bool = False
+        self, scorer: TokenScorer, rows: Rows, temperature: float, prefix: Prefix | None, trains_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         ids, lengths, mask = (tensor.to(self.device) for tensor in (rows.token_ids, rows.lengths, rows.mask))
         with self.arithmetic.mixed():
-            return scorer(ids, lengths, mask, temperature, trains_entropy=trains_entropy)
+            return scorer(ids, lengths, mask, temperature, prefix=prefix, trains_entropy=trains_entropy)
 
     @torch.no_grad()
     def score(self, rows: Rows, temperature: float, *, reference: bool = False) -> Tensor:
@@ -107,8 +109,8 @@ class TorchStrategy(Strategy):
         if scorer is None:
             raise ValueError("this strategy holds no reference")
         out = torch.zeros(rows.token_ids.shape)
-        for part in micro_batches(rows.numbered(), self.options.micro_tokens):
-            logprobs, _ = self._forward(scorer, part, temperature)
+        for part, prefix in passes(scorer, rows.numbered(), self.options.micro_tokens, self.arithmetic):
+            logprobs, _ = self._forward(scorer, part, temperature, prefix)
             out[part.owner, : logprobs.shape[1]] = logprobs.cpu()
         return out
 
@@ -135,10 +137,10 @@ class TorchStrategy(Strategy):
         self.stepper.zero()
         sums: dict[str, float] = {}
         rate = self.stepper.learning_rate
-        for part in micro_batches(rows.numbered(), self.options.micro_tokens):
+        for part, prefix in passes(self._scorer, rows.numbered(), self.options.micro_tokens, self.arithmetic):
             width = part.token_ids.shape[1]
             pick = [None if full is None else full[part.owner, :width].to(self.device) for full in (old, ref)]
-            logprobs, entropy = self._forward(self._scorer, part, temperature, algorithm.entropy_coef != 0)
+            logprobs, entropy = self._forward(self._scorer, part, temperature, prefix, algorithm.entropy_coef != 0)
             self._part(part, algorithm, logprobs, entropy, pick[0], pick[1], sums)
         tokens = max(1.0, sums.pop("tokens"))
         loss = sums.pop("loss")

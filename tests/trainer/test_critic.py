@@ -11,9 +11,9 @@ from envhub.errors import UserError
 from envhub.messages import Action
 from envhub.rollout import Turn
 from envhub.trainer.algorithms import PPO, REINFORCE, RLOO, get_algorithm
+from envhub.trainer.arithmetic import Arithmetic
 from envhub.trainer.batch import assign, build_rows, token_rows
 from envhub.trainer.critic import Critic, explained
-from envhub.trainer.model import Arithmetic
 from envhub.trainer.optimizer import Optimization, Stepper
 from envhub.trainer.shaping import Shaping
 from envhub.trainer.strategy import TorchStrategy

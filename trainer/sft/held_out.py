@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from envhub.trainer.batch import Rows, micro_batches
-from envhub.trainer.model import CHUNK, TokenScorer, attention_of, positions
+from envhub.trainer.decoder import attention_of, positions
+from envhub.trainer.model import CHUNK, TokenScorer
 from envhub.trainer.sft.examples import Example, rows_of
 from envhub.trainer.strategy import Strategy, TorchStrategy
 
@@ -52,13 +53,13 @@ class _Predictor(TokenScorer):
     @torch.no_grad()
     def right(self, token_ids: Tensor, lengths: Tensor, mask: Tensor) -> int:
         """How many masked tokens are the first choice; shapes as in `TokenScorer`."""
-        attention = attention_of(token_ids, lengths)
         rows, at = positions(mask)
         targets = token_ids[rows, at]
         if not self.splits:
+            attention = attention_of(token_ids, lengths)
             logits = self.model(input_ids=token_ids, attention_mask=attention, use_cache=False).logits
             return int((logits[rows, at - 1].argmax(-1) == targets).sum())
-        hidden, head = self._decoder(token_ids, attention)[rows, at - 1], self.model.get_output_embeddings()
+        hidden, head = self.decoder(token_ids, lengths, mask), self.model.get_output_embeddings()
         parts = [slice(start, start + CHUNK) for start in range(0, len(targets), CHUNK)]
         return sum(int((head(hidden[part]).argmax(-1) == targets[part]).sum()) for part in parts)
 

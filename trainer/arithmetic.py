@@ -1,0 +1,24 @@
+"""Where models compute, and in which precision."""
+
+import contextlib
+from typing import Any
+
+import torch
+
+from envhub.agents.engines.precision import choose_device, fast_dtype
+
+
+class Arithmetic:
+    """Where models compute, and in which precision: `auto`, `float32` or `bfloat16` (autocast)."""
+
+    def __init__(self, device: str = "auto", precision: str = "auto") -> None:
+        self.device = torch.device(choose_device(device))
+        if precision == "auto":  # float16 would need its gradients scaled
+            precision = "bfloat16" if fast_dtype(self.device.type) == "bfloat16" else "float32"
+        self.precision = precision
+
+    def mixed(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which a model runs."""
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
