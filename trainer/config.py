@@ -60,6 +60,10 @@ class TrainConfig(BaseModel):
     tasks_per_step: int = Field(64, ge=1, le=65_536, description="tasks sampled for each step")
     group_size: int = Field(8, ge=1, le=4_096, description="rollouts of each task")
     updates_per_step: int = Field(1, ge=1, le=1_024, description="optimizer steps for the rollouts of a step")
+    overlap: bool = Field(
+        False,
+        description="sample the rollouts of the next step while the weights are updated; they are of the weights before",
+    )
     filter_rounds: int = Field(
         0,
         ge=0,

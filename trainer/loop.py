@@ -15,7 +15,7 @@ from envhub.agents.engines import SamplingParams
 from envhub.agents.evaluation import EvalPlan, evaluate, passes, summarise
 from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
-from envhub.errors import UserError
+from envhub.errors import EngineFault, UserError
 from envhub.ledger import Ledger
 from envhub.records import RolloutStore, RunFolder, write_rollouts
 from envhub.rollout import Rollout
@@ -36,9 +36,19 @@ SKIPPED_IN_A_ROW = 3
 _CANARY = "Numbers from one to forty: " + ", ".join(map(str, range(1, 41)))
 
 
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The groups of a step, the seconds that they took, and the sampler's position after them."""
+
+    groups: list[Group]
+    seconds: float
+    end: int
+
+
 @dataclass(slots=True)
 class Trainer:
-    """One synchronous run: the engine always samples with the weights of the last update.
+    """One run. The engine samples with the weights of the last update; with `overlap`, while the update is made, with those
+    before it.
 
     Every rollout is accounted for in `ledger`; `step` counts finished training steps.
     """
@@ -59,6 +69,7 @@ class Trainer:
     skipped: int = 0
     empty: int = 0
     moved: bool = False
+    _saved_place: int = 0
     algorithm: Algorithm = field(init=False)
     canary: Canary = field(init=False)
     sampler: TaskSampler = field(init=False)
@@ -82,37 +93,69 @@ class Trainer:
         if self.step == 0:
             await self.evaluate("before training")
             await self._warm_start()
-        while self.step < config.steps:
-            begun = time.monotonic()
-            groups = await self.collect()
-            collected = time.monotonic()
-            rollouts = rollouts_of(groups)
-            values = describe(groups)
-            self._count_empty(groups)
-            kept = [group for group in groups if has_spread(group)] if self.config.filter_rounds else groups
-            learnt = rollouts_of(kept)
-            values["groups_filtered"] = float(len(groups) - len(kept))
-            if learnt:
-                async with self.progress.during(
-                    lambda: f"step {self.step + 1} of {config.steps}: updating the weights"
-                ):
-                    values |= await asyncio.to_thread(self.update, learnt)
-            self.ledger.use(len(learnt))
-            self.ledger.drop("no_spread", len(rollouts) - len(learnt), buffered=True)
-            updated = time.monotonic()
-            values["transfer_seconds"] = await self.sync()
-            values["rollout_seconds"], values["update_seconds"] = collected - begun, updated - collected
-            values["tokens_per_second"] = values["sampled_tokens"] / max(1e-9, collected - begun)
-            self.step += 1
-            self.record(groups, values)
-            if config.save_every and self.step % config.save_every == 0 and self.step < config.steps:
-                await asyncio.to_thread(self.save)
-            if config.eval_every and self.step % config.eval_every == 0 and self.step < config.steps:
-                await self.evaluate(f"after step {self.step}")
+        ahead: asyncio.Task[Collected] | None = None
+        try:
+            while self.step < config.steps:
+                collected = await (ahead or self.collect())
+                last = self.step + 1 == config.steps
+                ahead = asyncio.create_task(self.collect()) if config.overlap and not last else None
+                self._saved_place = collected.end
+                await self._learn(collected, ahead)
+                if config.save_every and self.step % config.save_every == 0 and not last:
+                    await asyncio.to_thread(self.save)
+                if config.eval_every and self.step % config.eval_every == 0 and not last:
+                    await self.evaluate(f"after step {self.step}")
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait([ahead])
         saved = await asyncio.to_thread(self.save)
         await self.evaluate("after training")
         self.draw()
         self.progress.say(f"checkpoint: {saved.path}")
+
+    async def _learn(self, collected: Collected, ahead: asyncio.Task[Collected] | None) -> None:
+        """One step: update on what was collected, give the engine the weights, write it all down.
+
+        The engine gets them when it has sampled what is collected `ahead`, so that all of a step's rollouts are of the same
+        weights.
+        """
+        begun, groups = time.monotonic(), collected.groups
+        rollouts = rollouts_of(groups)
+        values = describe(groups)
+        self._count_empty(groups)
+        self._refuse_stale(rollouts)
+        kept = [group for group in groups if has_spread(group)] if self.config.filter_rounds else groups
+        learnt = rollouts_of(kept)
+        values["groups_filtered"] = float(len(groups) - len(kept))
+        if learnt:
+            async with self.progress.during(
+                lambda: f"step {self.step + 1} of {self.config.steps}: updating the weights"
+            ):
+                values |= await asyncio.to_thread(self.update, learnt)
+        self.ledger.use(len(learnt))
+        self.ledger.drop("no_spread", len(rollouts) - len(learnt), buffered=True)
+        values["update_seconds"] = time.monotonic() - begun
+        if ahead is not None:
+            await asyncio.wait([ahead])
+        values["transfer_seconds"] = await self.sync()
+        values["rollout_seconds"] = collected.seconds
+        values["tokens_per_second"] = values["sampled_tokens"] / max(1e-9, collected.seconds)
+        self.step += 1
+        self.record(groups, values)
+
+    def _refuse_stale(self, rollouts: list[Rollout]) -> None:
+        """Raises EngineFault for a token that was sampled with other weights than this step may learn from."""
+        oldest = self.version - self.config.overlap
+        for rollout in rollouts:
+            versions = {
+                version for sample in rollout.trajectory.samples() for version in sample.versions if version >= 0
+            }
+            if versions and not oldest <= min(versions) <= max(versions) <= self.version:
+                raise EngineFault(
+                    f"engine {self.agent.engine.name!r} gave a token of weight version {min(versions)} to a step that learns "
+                    f"from versions {oldest} to {self.version}"
+                )
 
     async def _warm_start(self) -> None:
         """Let the policy begin with what the environment's oracle does; a KL is then to that beginning."""
@@ -133,15 +176,16 @@ class Trainer:
         await self.sync()
         await self.evaluate("after the warm start")
 
-    async def collect(self) -> list[Group]:
+    async def collect(self) -> Collected:
         """Sample the groups of one step; with `filter_rounds`, others for those of equal rewards."""
+        begun = time.monotonic()
         groups = await self._sample(self.config.tasks_per_step)
         for _ in range(self.config.filter_rounds):
             lacking = self.config.tasks_per_step - sum(map(has_spread, groups))
             if not lacking:
                 break
             groups += await self._sample(lacking)
-        return groups
+        return Collected(groups, time.monotonic() - begun, self.sampler.position)
 
     async def _sample(self, count: int) -> list[Group]:
         config, groups = self.config, list[Group]()
@@ -318,7 +362,7 @@ class Trainer:
 
     def save(self) -> checkpoint.Checkpoint:
         """Write a checkpoint of the present step."""
-        place = checkpoint.Place(**self.sampler.state())
+        place = checkpoint.Place(position=self._saved_place, seed=self.sampler.seed)
         meta = checkpoint.Meta(
             step=self.step, sampler=place, ledger=self.ledger.to_dict(), version=self.version,
             kl_coef=self.algorithm.kl_coef if self.config.kl_target is not None else None,
@@ -331,6 +375,8 @@ class Trainer:
         saved.restore(self.strategy)
         self.sampler.load_state(meta.sampler.model_dump())
         self.ledger = self.pool.ledger = meta.counts()
+        self.ledger.drop("stopped", self.ledger.buffered, buffered=True)  # what was collected ahead is sampled again
+        self._saved_place = meta.sampler.position
         self.step, self.version = saved.step, meta.version
         self.algorithm = self.algorithm.with_options(kl_coef=meta.kl_coef)
         self.agent.engine.weight_version = self.version  # it was started with that version's weights

@@ -42,6 +42,11 @@ def plan(config: TrainConfig) -> Plan:
     for name in ("kl_target", "reference_every"):
         if getattr(config, name) and not algorithm.kl_coef:
             raise UserError(f"{name} is of the KL to a reference, which has no weight: set kl_coef above 0")
+    if config.overlap and algorithm.correction == "none":
+        raise UserError(
+            "overlap learns from rollouts of the weights before the last update, which needs a correction: leave out "
+            "overlap, or set correction to tis"
+        )
     if config.filter_rounds and config.group_size < 2:
         raise UserError("filter_rounds compares the rollouts of a group: group_size is at least 2, not 1")
     if algorithm.needs_groups and config.group_size < 2:
