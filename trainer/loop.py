@@ -96,11 +96,12 @@ class Trainer:
         ahead: asyncio.Task[Collected] | None = None
         try:
             while self.step < config.steps:
+                begun = time.monotonic()
                 collected = await (ahead or self.collect())
                 last = self.step + 1 == config.steps
                 ahead = asyncio.create_task(self.collect()) if config.overlap and not last else None
                 self._saved_place = collected.end
-                await self._learn(collected, ahead)
+                await self._learn(collected, ahead, begun)
                 if config.save_every and self.step % config.save_every == 0 and not last:
                     await asyncio.to_thread(self.save)
                 if config.eval_every and self.step % config.eval_every == 0 and not last:
@@ -114,13 +115,13 @@ class Trainer:
         self.draw()
         self.progress.say(f"checkpoint: {saved.path}")
 
-    async def _learn(self, collected: Collected, ahead: asyncio.Task[Collected] | None) -> None:
-        """One step: update on what was collected, give the engine the weights, write it all down.
+    async def _learn(self, collected: Collected, ahead: asyncio.Task[Collected] | None, begun: float) -> None:
+        """The rest of a step that `begun`: update on what was collected, give the engine the weights, write it all down.
 
         The engine gets them when it has sampled what is collected `ahead`, so that all of a step's rollouts are of the same
         weights.
         """
-        begun, groups = time.monotonic(), collected.groups
+        updating, groups = time.monotonic(), collected.groups
         rollouts = rollouts_of(groups)
         values = describe(groups)
         self._count_empty(groups)
@@ -135,11 +136,12 @@ class Trainer:
                 values |= await asyncio.to_thread(self.update, learnt)
         self.ledger.use(len(learnt))
         self.ledger.drop("no_spread", len(rollouts) - len(learnt), buffered=True)
-        values["update_seconds"] = time.monotonic() - begun
+        values["update_seconds"] = time.monotonic() - updating
         if ahead is not None:
             await asyncio.wait([ahead])
         values["transfer_seconds"] = await self.sync()
         values["rollout_seconds"] = collected.seconds
+        values["step_seconds"] = time.monotonic() - begun
         values["tokens_per_second"] = values["sampled_tokens"] / max(1e-9, collected.seconds)
         self.step += 1
         self.record(groups, values)

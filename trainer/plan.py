@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from envhub.agents.engines import choose_engine, make_engine
 from envhub.agents.engines.precision import choose_device
 from envhub.agents.parsers import get_parser
@@ -14,6 +16,7 @@ from envhub.specs import EnvironmentSpec
 from envhub.trainer.algorithms import Algorithm, get_algorithm
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.shaping import Shaping
+from envhub.trainer.threads import share_out
 
 _OF_THE_ALGORITHM = (
     "kl_coef", "kl", "kl_in", "gamma", "lam", "loss", "clip_low", "clip_high", "dual_clip", "value_clip", "aggregation",
@@ -87,6 +90,19 @@ _SEEDED = ("vllm", "transformers", "scripted")
 
 
 def engine_options(config: TrainConfig) -> dict[str, Any]:
-    """The options of the run's engine: those given, and the run's seed where the engine takes one."""
-    seed = {"seed": config.seed} if choose_engine(config.engine) in _SEEDED else {}
-    return {**seed, **config.engine_options}
+    """The options of the run's engine: those given, the run's seed where the engine takes one, and its share of the cores."""
+    engine, own = choose_engine(config.engine), dict[str, Any]()
+    if engine in _SEEDED:
+        own["seed"] = config.seed
+    if engine == "vllm" and config.overlap and not torch.cuda.is_available():
+        own["threads"] = ",".join(map(str, share_out(True).engine))
+    return {**own, **config.engine_options}
+
+
+def trainer_threads(config: TrainConfig) -> int:
+    """How many threads the trainer's process computes with: its share where the engine computes at the same time.
+
+    Whoever gives the engine's `threads` has shared them out already.
+    """
+    shared = config.overlap and not torch.cuda.is_available() and "threads" not in config.engine_options
+    return len(share_out(shared).trainer)

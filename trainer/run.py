@@ -21,8 +21,9 @@ from envhub.trainer.folder import saved_config
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
 from envhub.trainer.optimizer import Optimization
-from envhub.trainer.plan import Plan, engine_options, plan
+from envhub.trainer.plan import Plan, engine_options, plan, trainer_threads
 from envhub.trainer.progress import Progress
+from envhub.trainer.threads import computing_with
 from envhub.trainer.transfer import make_transfer
 
 EXECUTORS: dict[str, type[Executor]] = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
@@ -106,8 +107,9 @@ async def _train(
         else:
             trainer.resume(saved)
         try:
-            async with Watchdog():
-                await trainer.run()
+            with computing_with(trainer_threads(config)):
+                async with Watchdog():
+                    await trainer.run()
         finally:
             await trainer.pool.close()
             log.close()

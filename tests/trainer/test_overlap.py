@@ -5,15 +5,17 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from envhub.errors import UserError
 from envhub.records import RolloutStore
 from envhub.trainer.config import resolve
 from envhub.trainer.metrics import read_metrics
-from envhub.trainer.plan import plan
+from envhub.trainer.plan import engine_options, plan, trainer_threads
 from envhub.trainer.progress import Progress
 from envhub.trainer.run import train
+from envhub.trainer.threads import Share, computing_with, share_out
 
 VALUES = {
     "preset": "test", "env": "guess_number", "tensorboard": False, "eval_tasks": 0, "max_turns": 1, "overlap": True,
@@ -83,3 +85,28 @@ def run_until(output: Path, step: int) -> None:
 def test_an_algorithm_without_a_correction_is_refused():
     with pytest.raises(UserError, match="needs a correction"):
         plan(resolve({**VALUES, "correction": "none"}))
+
+
+def test_cores_are_shared_out_only_where_both_compute_at_once():
+    assert share_out(True, (0, 2, 3)) == Share((0,), (2, 3))
+    assert share_out(True, (4,)) == Share((4,), (4,))
+    assert share_out(False, (0, 1)) == Share((0, 1), (0, 1))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is shared out")
+def test_the_engine_gets_its_cores_and_the_trainer_the_others():
+    config = resolve({**VALUES, "engine": "vllm"})
+    share = share_out(True)
+    assert engine_options(config)["threads"] == ",".join(map(str, share.engine))
+    assert trainer_threads(config) == len(share.trainer)
+    alone = resolve({**VALUES, "engine": "vllm", "overlap": False})
+    assert "threads" not in engine_options(alone) and trainer_threads(alone) == len(share_out(False).trainer)
+    given = resolve({**VALUES, "engine": "vllm", "engine_options": {"threads": "0"}})
+    assert engine_options(given)["threads"] == "0" and trainer_threads(given) == len(share_out(False).trainer)
+
+
+def test_threads_are_as_before_afterwards():
+    before = torch.get_num_threads()
+    with computing_with(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
