@@ -69,17 +69,20 @@ def rows_of(prompt: list[int], generation: Generation) -> Rows:
     return Rows.bare(ids, mask, behaviour, torch.tensor([ids.shape[1]]))
 
 
-def mismatch(values: Mapping[str, float]) -> str:
+def mismatch(values: Mapping[str, float], *, truncated: bool = False) -> str:
     """What a step's metrics say about engine and trainer: an empty string, or the disagreement and its likely cause.
 
     With w = pi_old / mu, the mean of w over what mu sampled is 1 whenever both have the same support, however much they
-    differ: a mean below 1 tells that the engine cannot sample what the trainer gives weight to.
+    differ: a mean below 1 tells that the engine cannot sample what the trainer gives weight to. `truncated` says that the run
+    itself samples so (top-p, top-k): then w is at most 1 for every token, and only a mean above it tells anything.
     """
     if not {"mismatch_k3", "importance", "max_mismatch"} <= values.keys():
         return ""
     k3, mean, most = values["mismatch_k3"], values["importance"], values["max_mismatch"]
     size = values.get("effective_sample_size", 1.0)
     said = f"KL {k3:.3g} nats a token, mean ratio {mean:.3f}, effective sample size {size:.2f}, at most {most:.3g} nats"
+    if truncated and mean <= 1.1:
+        return ""
     if mean < 0.9:
         cause = "the engine samples from less than the whole vocabulary (top-p, top-k) or at another temperature"
     elif mean > 1.1:

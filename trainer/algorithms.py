@@ -10,22 +10,13 @@ from torch import Tensor
 
 from envhub import plugins
 from envhub.errors import UserError, did_you_mean
-from envhub.trainer import advantages, corrections, losses
+from envhub.trainer import advantages, losses
 from envhub.trainer.aggregation import AGGREGATIONS
+from envhub.trainer.corrections import CORRECTIONS, Step
 from envhub.trainer.kl import ESTIMATORS
 
 # (rewards, groups, action tokens of each), all [rollouts], to advantages [rollouts].
 Estimator: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-# (pi_old, behaviour, mask), all [rows, tokens], to weights of that shape.
-Correction: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-CORRECTIONS: dict[str, Correction | None] = {
-    "none": None,
-    "tis": lambda old, behaviour, mask: corrections.truncated(corrections.importance(old, behaviour)),
-    "icepop": lambda old, behaviour, mask: corrections.icepop(corrections.importance(old, behaviour)),
-    "sequence_tis": corrections.sequence_truncated,
-    "sequence_mask": corrections.sequence_masked,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +31,7 @@ class Algorithm:
     taken from the loss. `loss` names the policy loss, whose bounds are `clip_low`, `clip_high` and `dual_clip`; it
     is averaged by `aggregation` (`length` is that of `constant_length`, in tokens). `kl_coef` times the `kl` estimate to
     the initial model is added to the loss, or, as k1, taken from the reward of its token (`kl_in`). `correction` weighs
-    tokens by pi_old / mu.
+    tokens by pi_old / mu, within `correction_low` and `correction_high` (None: its usual bounds).
     """
 
     name: str
@@ -64,6 +55,8 @@ class Algorithm:
     kl_coef: float = 0.0
     kl_in: str = "loss"
     correction: str = "tis"
+    correction_low: float | None = None
+    correction_high: float | None = None
     paper: str = ""
 
     def __post_init__(self) -> None:
@@ -88,6 +81,8 @@ class Algorithm:
             ("clip_low", self.clip_low, 1.0),
             ("clip_high", self.clip_high, math.inf),
             ("dual_clip", self.dual_clip or 0.0, math.inf),
+            ("correction_low", self.correction_low or 0.0, math.inf),
+            ("correction_high", self.correction_high or 0.0, math.inf),
         ):
             if not (math.isfinite(number) and 0 <= number <= most):
                 reach = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
@@ -102,6 +97,38 @@ class Algorithm:
                 "a critic discounts by tokens: use gamma" if self.critic else "it discounts turns: set credit to turn"
             )
             raise UserError(f"algorithm {self.name!r}: turn_gamma is {self.turn_gamma}, but {reason}")
+        self._check_correction()
+
+    def _check_correction(self) -> None:
+        usual = CORRECTIONS[self.correction]
+        for name, given, bound in (
+            ("correction_low", self.correction_low, usual.low),
+            ("correction_high", self.correction_high, usual.high),
+        ):
+            if given is not None and bound is None:
+                raise UserError(
+                    f"algorithm {self.name!r}: the correction {self.correction!r} has no {name}; leave it out, or take "
+                    "another correction"
+                )
+        low, high = self.correction_bounds
+        if low > high:
+            raise UserError(
+                f"algorithm {self.name!r}: correction_low {low:g} is above correction_high {high:g}, so every token would "
+                "be dropped"
+            )
+
+    @property
+    def correction_bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of the correction: those given, else its usual ones; 0 and infinity where it has none."""
+        usual = CORRECTIONS[self.correction]
+        low = usual.low if self.correction_low is None else self.correction_low
+        high = usual.high if self.correction_high is None else self.correction_high
+        return low or 0.0, math.inf if high is None else high
+
+    @property
+    def bypass(self) -> bool:
+        """Whether the loss's pi_old is the engine's mu, so that its ratio itself corrects."""
+        return CORRECTIONS[self.correction].bypass
 
     def with_options(self, **options: Any) -> "Algorithm":
         """The same algorithm with some parts replaced; options of None are skipped."""
@@ -110,6 +137,11 @@ class Algorithm:
     def token_losses(self, logprobs: Tensor, old: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """The policy loss of every token [rows, tokens], of advantages `values` of that shape."""
         return LOSSES[self.loss](self, logprobs, old, values, mask)
+
+    def corrected(self, loss: Tensor, step: Step) -> Tensor:
+        """The token losses [rows, tokens] times the weights of the correction, where it has any."""
+        weigh = CORRECTIONS[self.correction].weigh
+        return loss if weigh is None else loss * weigh(step, *self.correction_bounds)
 
     def clipped(self, logprobs: Tensor, old: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Where the loss's bounds bind, as 0 or 1 [rows, tokens]; GSPO's bind whole rows; SAPO and NLL have none."""

@@ -77,6 +77,12 @@ class TrainConfig(BaseModel):
     retries: int = Field(2, ge=0, le=1_000, description="new attempts after a fault")
 
     temperature: Temperature = Field(1.0, gt=0, description="sampling temperature")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="nucleus of the distribution; below 1 only with --correction none"
+    )
+    top_k: int = Field(
+        0, ge=0, le=1_000_000, description="most likely tokens to choose from (0: all); only with --correction none"
+    )
     max_turns: TurnCount | None = Field(None, description="turns of an episode (default: the environment's)")
     max_turn_tokens: TokenCount | None = Field(
         None, description="sampled tokens of a turn (default: the environment's)"
@@ -132,8 +138,12 @@ class TrainConfig(BaseModel):
     dual_clip: float | None = Field(None, gt=1, description="bound of the loss of bad answers, times the advantage")
     aggregation: str | None = Field(None, description="how token losses are averaged")
     correction: str | None = Field(
-        None, description="correction for the engine's logprobs: tis, icepop, sequence_tis, sequence_mask or none"
+        None,
+        description="correction for the engine's logprobs: tis, mis, icepop, sequence_tis, sequence_mis, sequence_mask, "
+        "k3_mask, opsm, bypass or none",
     )
+    correction_low: float | None = Field(None, ge=0, description="its lower bound")
+    correction_high: float | None = Field(None, gt=0, description="its upper bound, or cap")
     reward_scale: float = Field(1.0, gt=0, le=1e6, description="factor of rewards, before all that follows")
     reward_clip: float | None = Field(None, gt=0, description="bound of rewards: to ± this")
     truncated_factor: float = Field(
@@ -152,6 +162,8 @@ class TrainConfig(BaseModel):
         0, ge=0, le=10_000_000, description="also evaluate after every so many steps (0: only before and after)"
     )
     eval_temperature: Temperature | None = Field(None, description="of the evaluation (default: as in training)")
+    eval_top_p: float | None = Field(None, gt=0, le=1, description="of the evaluation (default: as in training)")
+    eval_top_k: int | None = Field(None, ge=0, le=1_000_000, description="of the evaluation (default: as in training)")
 
     output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
     save_every: SaveEvery = 0

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from envhub.agents.engines import SamplingParams
 from envhub.agents.evaluation import EvalPlan, evaluate, passes, summarise
 from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
@@ -25,7 +24,7 @@ from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
-from envhub.trainer.plan import Plan
+from envhub.trainer.plan import Plan, sampling_of, truncates
 from envhub.trainer.plotting import plot
 from envhub.trainer.progress import Progress
 from envhub.trainer.sft.warm import warm_start
@@ -79,7 +78,7 @@ class Trainer:
         config, self.algorithm = self.config, self.plan.algorithm
         self.pool = RolloutPool(
             self.agent.executor, self.plan.environment, config=config.env_config, limits=self.plan.limits,
-            sampling=SamplingParams(temperature=config.temperature), concurrency=config.concurrency,
+            sampling=sampling_of(config), concurrency=config.concurrency,
             retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger, seed=config.seed,
         )  # fmt: skip
         self.sampler = TaskSampler(self.pool.tasks, config.split, config.seed)
@@ -219,7 +218,7 @@ class Trainer:
             rows.values = self.strategy.values(rows)
         divergence = self._divergence(rows)
         assign(rows, rewards, algorithm, divergence)
-        several = config.updates_per_step > 1
+        several = config.updates_per_step > 1 and not algorithm.bypass  # which takes the engine's logprobs
         generator = torch.Generator().manual_seed(config.seed + self.step)
         reports: list[StepReport] = []
         only_critic = algorithm.critic and self.step < config.critic_warmup
@@ -229,11 +228,12 @@ class Trainer:
             self.strategy.score(part, config.temperature) if several and not only_critic else None for part in parts
         ]
         before = None if self.moved or only_critic else alarms.fingerprint(self.strategy)
-        for part, old in zip(parts, olds, strict=True):
+        for number, (part, old) in enumerate(zip(parts, olds, strict=True)):
             if algorithm.critic:
                 reports.append(self.strategy.step_critic(part, algorithm))
             if not only_critic:
-                reports.append(self.strategy.step(part, algorithm, config.temperature, old, self._reference(part)))
+                report = self.strategy.step(part, algorithm, config.temperature, old, self._reference(part))
+                reports.append(report.without_mismatch() if number and algorithm.bypass else report)
         self._count_skipped([report.skipped for report in reports], rollouts)
         names = dict.fromkeys(name for report in reports for name in report.metrics)
         values = {
@@ -263,10 +263,9 @@ class Trainer:
         """The k1 estimate to the reference of each action token, where the algorithm takes it from the reward."""
         if not self.algorithm.kl_coef or self.algorithm.kl_in != "reward":
             return None
-        old, reference = (
-            self.strategy.score(rows, self.config.temperature, reference=which) for which in (False, True)
-        )
-        return kl.k1(old, reference)
+        reference = self.strategy.score(rows, self.config.temperature, reference=True)
+        bypass = self.algorithm.bypass
+        return kl.k1(rows.behaviour if bypass else self.strategy.score(rows, self.config.temperature), reference)
 
     def _reference(self, rows: Rows) -> torch.Tensor | None:
         if not self.algorithm.kl_coef or self.algorithm.kl_in != "loss":
@@ -321,7 +320,7 @@ class Trainer:
                 f"step {self.step}: warning: nothing was learnt, the rewards of no group differ; take easier tasks, a larger "
                 "--group-size, or --warm-start"
             )
-        if alarm := alarms.mismatch(values):
+        if alarm := alarms.mismatch(values, truncated=truncates(self.config)):
             self.progress.say(f"step {self.step}: warning: {alarm}")
         self.log.write(self.step, "train", {**values, "epoch": self.sampler.epoch, "ledger": self.ledger.to_dict()})
         dropped = f", {values['dropped']:.0f} dropped" if values["dropped"] else ""
@@ -337,10 +336,9 @@ class Trainer:
         config = self.config
         if not config.eval_tasks:
             return
-        temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
         plan = EvalPlan(
             self.plan.environment, config.env_config, config.eval_split, config.eval_tasks, config.eval_samples, config.seed,
-            SamplingParams(temperature=temperature), self.plan.limits, config.concurrency, config.retries,
+            sampling_of(config, evaluation=True), self.plan.limits, config.concurrency, config.retries,
         )  # fmt: skip
         begun = time.monotonic()
         done: list[Rollout] = []

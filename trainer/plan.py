@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from envhub.agents.engines import choose_engine, make_engine
+from envhub.agents.engines import SamplingParams, choose_engine, make_engine
 from envhub.agents.engines.precision import choose_device
 from envhub.agents.parsers import get_parser
 from envhub.driver import Driver
@@ -20,7 +20,7 @@ from envhub.trainer.threads import share_out
 
 _OF_THE_ALGORITHM = (
     "kl_coef", "kl", "kl_in", "gamma", "lam", "loss", "clip_low", "clip_high", "dual_clip", "value_clip", "aggregation",
-    "correction", "credit", "turn_gamma", "entropy_coef",
+    "correction", "correction_low", "correction_high", "credit", "turn_gamma", "entropy_coef",
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def plan(config: TrainConfig) -> Plan:
             "overlap learns from rollouts of the weights before the last update, which needs a correction: leave out "
             "overlap, or set correction to tis"
         )
+    _check_support(config, algorithm)
     if config.filter_rounds and config.group_size < 2:
         raise UserError("filter_rounds compares the rollouts of a group: group_size is at least 2, not 1")
     if algorithm.needs_groups and config.group_size < 2:
@@ -78,6 +79,29 @@ def plan(config: TrainConfig) -> Plan:
         config.overlong_factor, _longest(limits),
     )  # fmt: skip
     return Plan(algorithm, found, limits, shaping)
+
+
+def sampling_of(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
+    """How the rollouts of a run are sampled, or those of its evaluations."""
+    names = ("temperature", "top_p", "top_k")
+    values = {name: getattr(config, name) for name in names}
+    own = {name: getattr(config, f"eval_{name}") for name in names} if evaluation else {}
+    return SamplingParams(**{**values, **{name: value for name, value in own.items() if value is not None}})
+
+
+def truncates(config: TrainConfig) -> bool:
+    """Whether rollouts are sampled from less than the whole vocabulary."""
+    return config.top_p < 1 or config.top_k > 0
+
+
+def _check_support(config: TrainConfig, algorithm: Algorithm) -> None:
+    if truncates(config) and algorithm.correction != "none":
+        cut = f"top_p {config.top_p:g}" if config.top_p < 1 else f"top_k {config.top_k}"
+        raise UserError(
+            f"{cut} cuts the engine's distribution, and the correction {algorithm.correction!r} compares its logprobs with "
+            "the trainer's, which are of the whole vocabulary: every weight would be off. Sample from all of it (top_p 1, "
+            "top_k 0), or set correction to none"
+        )
 
 
 def _longest(limits: Limits) -> int:

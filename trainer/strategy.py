@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envhub.trainer import corrections
-from envhub.trainer.algorithms import CORRECTIONS, Algorithm
+from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.arithmetic import Arithmetic
 from envhub.trainer.batch import Rows
 from envhub.trainer.critic import Critic
@@ -19,6 +19,8 @@ from envhub.trainer.kl import ESTIMATORS
 from envhub.trainer.model import TokenScorer, load_model
 from envhub.trainer.optimizer import Optimization, Stepper
 
+MISMATCH = ("mismatch_k3", "importance", "effective_sample_size", "max_mismatch")  # the engine, against pi_old
+
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
@@ -26,6 +28,10 @@ class StepReport:
 
     metrics: dict[str, float]
     skipped: str = ""
+
+    def without_mismatch(self) -> "StepReport":
+        """The same without the comparison of engine and trainer: the policy was no longer the one that sampled."""
+        return StepReport({k: v for k, v in self.metrics.items() if k not in MISMATCH}, self.skipped)
 
 
 class Strategy(ABC):
@@ -51,7 +57,10 @@ class Strategy(ABC):
     def step(
         self, rows: Rows, algorithm: Algorithm, temperature: float, old: Tensor | None, ref: Tensor | None
     ) -> StepReport:
-        """One optimizer step on rows. `old` None says that the policy is the one at the start of the step."""
+        """One optimizer step on rows. `old` None says that the policy is the one at the start of the step.
+
+        With the correction `bypass` no `old` is needed: what is measured against the engine is then of the policy as it is.
+        """
 
     @abstractmethod
     def named_tensors(self) -> Mapping[str, Tensor]:
@@ -159,12 +168,11 @@ class TorchStrategy(Strategy):
         """Loss and gradient of one micro-batch; adds its metrics, summed over tokens, to `sums`."""
         mask, behaviour = part.mask.to(self.device), part.behaviour.to(self.device)
         values, weights = part.advantages.to(self.device), part.weights.to(self.device)
-        anchor = logprobs.detach() if old is None else old
+        own = logprobs.detach() if old is None else old
+        anchor = behaviour if algorithm.bypass else own
         token_loss = algorithm.token_losses(logprobs, anchor, values, mask)
-        importance = corrections.importance(anchor, behaviour)
-        correct = CORRECTIONS[algorithm.correction]
-        if correct is not None:
-            token_loss = token_loss * correct(anchor, behaviour, mask)
+        importance = corrections.importance(own, behaviour)
+        token_loss = algorithm.corrected(token_loss, corrections.Step(logprobs, own, behaviour, values, mask))
         if ref is not None and algorithm.kl_coef and algorithm.kl_in == "loss":
             divergence = ESTIMATORS[algorithm.kl](logprobs, ref)
             token_loss = token_loss + algorithm.kl_coef * divergence
@@ -173,7 +181,7 @@ class TorchStrategy(Strategy):
             token_loss = token_loss - algorithm.entropy_coef * entropy
         loss = (token_loss * weights).sum()
         torch.autograd.backward(loss)
-        difference = ((anchor - behaviour) * mask).detach()
+        difference = ((own - behaviour) * mask).detach()
         _add(sums, "loss", loss.detach())
         _add(sums, "tokens", mask.sum())
         _add(sums, "entropy", (entropy.detach() * mask).sum())
