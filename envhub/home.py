@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
@@ -45,6 +46,13 @@ def write_atomically(path: Path, text: str) -> None:
             raise
     except OSError as problem:
         raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+
+
+def forget_unfinished(path: Path) -> None:
+    """Remove what `write_atomically` left beside a file in processes that were killed. Nobody else may be writing it."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):
+            leftover.unlink()
 
 
 @contextlib.contextmanager

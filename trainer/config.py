@@ -168,6 +168,11 @@ class TrainConfig(BaseModel):
     output: Path | None = Field(None, description="run folder (default: runs/ENVIRONMENT-ALGORITHM-N)")
     save_every: SaveEvery = 0
     keep: Keep = 2
+    best: str = Field(
+        "auto",
+        description="metric of the evaluations by which the best checkpoint is chosen, and kept: reward, reward_low, passed, "
+        "passed_low, none, or auto (reward with --eval-every, else none)",
+    )
     tensorboard: TensorBoard = True
 
     @model_validator(mode="after")

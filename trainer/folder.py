@@ -1,4 +1,4 @@
-"""The folder of a run that is gone on with: is it one?"""
+"""The folder of a run that is gone on with: is it one, what may change, and what a killed run left there."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,12 @@ from envhub.errors import UserError
 from envhub.records import read_json
 from envhub.records.folder import CONFIG
 from envhub.trainer.config import TrainConfig
+
+CHANGEABLE = (
+    "steps", "learning_rate", "critic_learning_rate", "concurrency", "retries", "save_every", "keep", "best",
+    "eval_every", "eval_tasks", "eval_samples", "eval_temperature",
+)  # fmt: skip
+"""The settings that a run may change when it goes on."""
 
 
 def saved_config(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from envhub.agents.engines.checkpoints import BEST, folder_name
 from envhub.agents.evaluation import EvalPlan, evaluate, passes, summarise
 from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
@@ -18,16 +19,18 @@ from envhub.errors import EngineFault, UserError
 from envhub.ledger import Ledger
 from envhub.records import RolloutStore, RunFolder, write_rollouts
 from envhub.rollout import Rollout
-from envhub.trainer import alarms, checkpoint, kl, metrics
+from envhub.trainer import alarms, best, checkpoint, kl, metrics
 from envhub.trainer.alarms import Canary
 from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
+from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, sampling_of, truncates
 from envhub.trainer.plotting import plot
 from envhub.trainer.progress import Progress
 from envhub.trainer.sft.warm import warm_start
+from envhub.trainer.stopping import whole
 from envhub.trainer.strategy import StepReport, Strategy
 from envhub.trainer.transfer import WeightTransfer
 
@@ -49,7 +52,8 @@ class Trainer:
     """One run. The engine samples with the weights of the last update; with `overlap`, while the update is made, with those
     before it.
 
-    Every rollout is accounted for in `ledger`; `step` counts finished training steps.
+    Every rollout is accounted for in `ledger`; `step` counts finished training steps. `finished` is what a checkpoint of
+    the last finished step holds beside the weights, and `saved` the newest checkpoint.
     """
 
     config: TrainConfig
@@ -68,7 +72,8 @@ class Trainer:
     skipped: int = 0
     empty: int = 0
     moved: bool = False
-    _saved_place: int = 0
+    saved: checkpoint.Checkpoint | None = None
+    finished: checkpoint.Meta | None = None
     algorithm: Algorithm = field(init=False)
     canary: Canary = field(init=False)
     sampler: TaskSampler = field(init=False)
@@ -86,12 +91,24 @@ class Trainer:
         self.canary = Canary(self.agent.engine, self.strategy, prompt, config.temperature)
 
     async def run(self) -> None:
-        """Train up to `config.steps`, evaluating before and after; leaves a checkpoint."""
-        config = self.config
+        """Train up to `config.steps`, evaluating before and after; leaves a checkpoint.
+
+        When it is cancelled, the update or the save that goes on comes to its end, and the last finished step is saved.
+        """
         await self.canary.check(self.version)
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            await whole(self.save())
+            raise
+
+    async def _run(self) -> None:
+        config = self.config
         if self.step == 0:
             await self.evaluate("before training")
             await self._warm_start()
+        elif self.step < config.steps and self._is_due(config.eval_every):
+            await self._compare(f"after step {self.step}")
         ahead: asyncio.Task[Collected] | None = None
         try:
             while self.step < config.steps:
@@ -99,20 +116,22 @@ class Trainer:
                 collected = await (ahead or self.collect())
                 last = self.step + 1 == config.steps
                 ahead = asyncio.create_task(self.collect()) if config.overlap and not last else None
-                self._saved_place = collected.end
-                await self._learn(collected, ahead, begun)
-                if config.save_every and self.step % config.save_every == 0 and not last:
-                    await asyncio.to_thread(self.save)
-                if config.eval_every and self.step % config.eval_every == 0 and not last:
-                    await self.evaluate(f"after step {self.step}")
+                await whole(self._learn(collected, ahead, begun), hurry=ahead.cancel if ahead is not None else None)
+                if self._is_due(config.save_every) and not last:
+                    await whole(self.save())
+                if self._is_due(config.eval_every) and not last:
+                    await self._compare(f"after step {self.step}")
         finally:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.wait([ahead])
-        saved = await asyncio.to_thread(self.save)
-        await self.evaluate("after training")
+        await whole(self.save())
+        await self._compare("after training")
         self.draw()
-        self.progress.say(f"checkpoint: {saved.path}")
+        self.progress.say(f"checkpoint: {self._last()}")
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.step % every == 0
 
     async def _learn(self, collected: Collected, ahead: asyncio.Task[Collected] | None, begun: float) -> None:
         """The rest of a step that `begun`: update on what was collected, give the engine the weights, write it all down.
@@ -143,6 +162,7 @@ class Trainer:
         values["step_seconds"] = time.monotonic() - begun
         values["tokens_per_second"] = values["sampled_tokens"] / max(1e-9, collected.seconds)
         self.step += 1
+        self.finished = self._meta(collected.end)
         self.record(groups, values)
 
     def _refuse_stale(self, rollouts: list[Rollout]) -> None:
@@ -360,14 +380,53 @@ class Trainer:
             f"({summary.scored} of {summary.rollouts} rollouts scored, {time.monotonic() - begun:.0f} s)"
         )
 
-    def save(self) -> checkpoint.Checkpoint:
-        """Write a checkpoint of the present step."""
-        place = checkpoint.Place(position=self._saved_place, seed=self.sampler.seed)
-        meta = checkpoint.Meta(
-            step=self.step, sampler=place, ledger=self.ledger.to_dict(), version=self.version,
-            kl_coef=self.algorithm.kl_coef if self.config.kl_target is not None else None,
+    async def _compare(self, when: str) -> None:
+        """Evaluate the present step, unless that was done before the run was stopped, and keep the best checkpoint."""
+        rows = metrics.read_metrics(self.folder.path)
+        if not any(row["kind"] == "eval" and row["step"] == self.step for row in rows):
+            self.store.drop_after("eval", self.step - 1)  # of an evaluation that was not finished
+            await self.evaluate(when)
+        await whole(self._keep_best())
+
+    async def _keep_best(self) -> None:
+        """Let the link `best` lead to the best checkpoint, saving the present step where it is that."""
+        found, folder = self._evaluated(), self.folder.path / "checkpoints"
+        present = {item.step: item for item in checkpoint.finished(folder)}
+        chosen = best.choose(found, {*present, self.step})
+        if chosen is None:
+            return
+        if chosen not in present:
+            await self.save()
+        checkpoint.point_to_best(checkpoint.Checkpoint(chosen, folder / folder_name(chosen)))
+        checkpoint.rotate(folder, self.config.keep)
+
+    def _evaluated(self) -> dict[int, float]:
+        """The metric that the best checkpoint is chosen by, of every step that was evaluated; empty where none is."""
+        return best.values(metrics.read_metrics(self.folder.path), self.plan.best) if self.plan.best else {}
+
+    def _last(self) -> str:
+        """The newest checkpoint, and the best."""
+        folder, found = self.folder.path / "checkpoints", self._evaluated()
+        chosen = best.choose(found, [item.step for item in checkpoint.finished(folder)])
+        text = str(self.saved.path) if self.saved is not None else "none"
+        if chosen is None:
+            return text
+        return f"{text}; best: {folder / BEST} ({self.plan.best} {found[chosen]:.3f} after step {chosen})"
+
+    def _meta(self, position: int) -> checkpoint.Meta:
+        return checkpoint.Meta(
+            step=self.step, sampler=checkpoint.Place(position=position, seed=self.sampler.seed),
+            ledger=self.ledger.to_dict(), version=self.version, kl_coef=self.algorithm.kl_coef if self.config.kl_target is not None else None,
+            skipped=self.skipped, empty=self.empty, origin=Origin.of(self.config, self.plan),
         )  # fmt: skip
-        return checkpoint.save(self.folder.path / "checkpoints", self.strategy, self.tokenizer, meta, self.config.keep)
+
+    async def save(self) -> None:
+        """Write a checkpoint of the last finished step, where there is one that is not saved."""
+        meta = self.finished
+        if meta is None or (self.saved is not None and self.saved.step == meta.step):
+            return
+        folder, keep = self.folder.path / "checkpoints", self.config.keep
+        self.saved = await asyncio.to_thread(checkpoint.save, folder, self.strategy, self.tokenizer, meta, keep)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Take up a checkpoint; later rollouts are forgotten, they will be made again. Raises UserError for a damaged one."""
@@ -376,8 +435,9 @@ class Trainer:
         self.sampler.load_state(meta.sampler.model_dump())
         self.ledger = self.pool.ledger = meta.counts()
         self.ledger.drop("stopped", self.ledger.buffered, buffered=True)  # what was collected ahead is sampled again
-        self._saved_place = meta.sampler.position
         self.step, self.version = saved.step, meta.version
+        self.skipped, self.empty = meta.skipped, meta.empty
+        self.saved, self.finished = saved, meta
         self.algorithm = self.algorithm.with_options(kl_coef=meta.kl_coef)
         self.agent.engine.weight_version = self.version  # it was started with that version's weights
         self.forget(self.step)

@@ -1,5 +1,6 @@
 """How parameters are updated: optimizer, schedule, clipped gradients, and the refusal of what is not finite."""
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -113,6 +114,14 @@ class Stepper:
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         self._made = made
         self._set_rate()
+
+
+def described(model: torch.nn.Module) -> str:
+    """The parameters that are trained, in words: how many values and tensors, and a digest of names and shapes."""
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    lines = sorted(f"{name} {tuple(parameter.shape)}" for name, parameter in named)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+    return f"{sum(parameter.numel() for _, parameter in named)} values in {len(named)} tensors ({digest})"
 
 
 def _optimizers(model: torch.nn.Module, options: Optimization) -> list[Optimizer]:

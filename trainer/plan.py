@@ -14,6 +14,7 @@ from envhub.limits import Limits
 from envhub.registry import spec as find_spec
 from envhub.specs import EnvironmentSpec
 from envhub.trainer.algorithms import Algorithm, get_algorithm
+from envhub.trainer.best import metric_of
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.shaping import Shaping
 from envhub.trainer.threads import share_out
@@ -32,6 +33,7 @@ class Plan:
     environment: EnvironmentSpec
     limits: Limits
     shaping: Shaping
+    best: str
 
 
 def plan(config: TrainConfig) -> Plan:
@@ -78,7 +80,7 @@ def plan(config: TrainConfig) -> Plan:
         config.reward_scale, config.reward_clip, config.truncated_factor, config.overlong_buffer or 0,
         config.overlong_factor, _longest(limits),
     )  # fmt: skip
-    return Plan(algorithm, found, limits, shaping)
+    return Plan(algorithm, found, limits, shaping, metric_of(config.best, config.eval_every, config.eval_tasks))
 
 
 def sampling_of(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +16,26 @@ from envhub.agents.engines.loading import load_tokenizer
 from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
 from envhub.agents.session import open_agent
+from envhub.errors import EnvhubError, UserError
+from envhub.home import forget_unfinished
 from envhub.records import RolloutStore, RunFolder, numbered_folder, taken_up
+from envhub.records.folder import CONFIG
 from envhub.trainer import checkpoint, metrics
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.folder import saved_config
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
 from envhub.trainer.optimizer import Optimization
+from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, engine_options, plan, trainer_threads
 from envhub.trainer.progress import Progress
+from envhub.trainer.stopping import second_at_once
 from envhub.trainer.threads import computing_with
 from envhub.trainer.transfer import make_transfer
 
 EXECUTORS: dict[str, type[Executor]] = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
 _ANEW = "the run ended before its first checkpoint: starting from step 1"
+_STOPPING = "stopping: what is being learnt or saved comes to its end first; Ctrl-C again ends at once"
 
 
 async def train(config: TrainConfig, *, resume: Path | None = None, progress: Progress | None = None) -> Path:
@@ -42,14 +50,18 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         RunFolder.open(path, resume=resume is not None, what="training run") as folder,
         contextlib.ExitStack() as stack,
     ):
-        log_file = logging.FileHandler(path / "run.log")
-        logging.getLogger("envhub").addHandler(log_file)
-        stack.callback(log_file.close)
-        stack.callback(logging.getLogger("envhub").removeHandler, log_file)
+        for file in (CONFIG, metrics.FILE):
+            forget_unfinished(path / file)
+        checkpoint.sweep(path / "checkpoints")
+        settings = config.model_dump(mode="json")
+        if resume is None:
+            folder.write_config(settings)  # first of all: what has one can be gone on with
+        stack.enter_context(_logging_to(path / "run.log"))
         done = checkpoint.finished(path / "checkpoints") if resume is not None else []
         saved, source = done[-1] if done else None, initial
         if saved is not None:
-            saved.meta()
+            saved.check()
+            saved.refuse_another(Origin.of(config, planned))
             source = saved.source()
         tokenizer = saved.tokenizer() if saved is not None else load_tokenizer(source.path)
         place = path / "rollouts.sqlite"
@@ -61,17 +73,44 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
             progress.say(_ANEW if saved is None else f"going on after step {saved.step}")
             for text in filter(None, (missing if saved is not None else "", dropped)):
                 progress.say(text)
-        folder.write_config(config.model_dump(mode="json"))
+            folder.write_config(settings)
         launcher = LocalLauncher()
         stack.callback(launcher.close)
         try:
-            await _train(config, planned, initial, source, tokenizer, folder, store, saved, launcher, progress)
+            with second_at_once(lambda: progress.say(_STOPPING)):
+                await _train(config, planned, initial, source, tokenizer, folder, store, saved, launcher, progress)
         except asyncio.CancelledError:
-            done = checkpoint.finished(path / "checkpoints")
-            state = f"step {done[-1].step} is saved" if done else "no step is saved yet (see --save-every)"
-            progress.say(f"stopped; {state}; go on with: envhub train --resume {path}")
+            progress.say(_how_to_go_on(path))
             raise
     return path
+
+
+def _how_to_go_on(path: Path) -> str:
+    done = checkpoint.finished(path / "checkpoints")
+    state = f"step {done[-1].step} is saved" if done else "no step is saved"
+    return f"stopped; {state}; go on with: envhub train --resume {shlex.quote(str(path))}"
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Write what envhub's loggers say to a file. Where there is no room for it, training goes on without."""
+    try:
+        handler = _LogFile(path)
+    except OSError as problem:
+        raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+    logger = logging.getLogger("envhub")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        with contextlib.suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A log that cannot be written is no reason to print a traceback in the middle of a run."""
 
 
 async def _train(
@@ -110,6 +149,9 @@ async def _train(
             with computing_with(trainer_threads(config)):
                 async with Watchdog():
                     await trainer.run()
+        except EnvhubError:
+            progress.say(_how_to_go_on(folder.path))
+            raise
         finally:
             await trainer.pool.close()
             log.close()

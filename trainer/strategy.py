@@ -17,7 +17,7 @@ from envhub.trainer.critic import Critic
 from envhub.trainer.decoder import Prefix, passes
 from envhub.trainer.kl import ESTIMATORS
 from envhub.trainer.model import TokenScorer, load_model
-from envhub.trainer.optimizer import Optimization, Stepper
+from envhub.trainer.optimizer import Optimization, Stepper, described
 
 MISMATCH = ("mismatch_k3", "importance", "effective_sample_size", "max_mismatch")  # the engine, against pi_old
 
@@ -65,6 +65,10 @@ class Strategy(ABC):
     @abstractmethod
     def named_tensors(self) -> Mapping[str, Tensor]:
         """The policy's parameters by their checkpoint names, for an engine."""
+
+    @abstractmethod
+    def trained(self) -> str:
+        """The parameters that are trained, in words: how many, and a digest of their names and shapes."""
 
     @abstractmethod
     def save_model(self, folder: Path) -> None:
@@ -197,6 +201,9 @@ class TorchStrategy(Strategy):
 
     def named_tensors(self) -> Mapping[str, Tensor]:
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+
+    def trained(self) -> str:
+        return described(self.model)
 
     def save_model(self, folder: Path) -> None:
         self.model.save_pretrained(folder)

@@ -6,6 +6,9 @@ from pathlib import Path
 META = "checkpoint.json"
 """The file that is written last: a folder without it is no finished checkpoint."""
 
+BEST = "best"
+"""The name of the link to the best checkpoint, beside the checkpoints."""
+
 _NAME = re.compile(r"step-(\d+)")
 
 
@@ -28,8 +31,17 @@ def finished(folder: Path) -> list[tuple[int, Path]]:
     return [(step, path) for step, path in sorted(found) if (path / META).is_file()]
 
 
+def best(folder: Path) -> Path | None:
+    """The checkpoint in a folder that the link to the best one names; None where there is none."""
+    link = folder / BEST
+    found = folder / link.readlink().name if link.is_symlink() else None
+    return found if found is not None and (found / META).is_file() else None
+
+
 def earlier(checkpoint: Path) -> Path | None:
     """The newest finished checkpoint beside a checkpoint's folder that is older than it; None where there is none."""
+    if checkpoint.name == BEST:
+        checkpoint = checkpoint.resolve()
     own = step_of(checkpoint)
     if own is None:
         return None

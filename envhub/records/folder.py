@@ -77,7 +77,8 @@ class RunFolder(Closing):
 
 
 def _holds_something(path: Path) -> bool:
-    return any(item.name != _LOCK for item in path.iterdir())
+    """Whether there is more than what a run leaves that was killed at once: its lock, and an unfinished configuration."""
+    return any(item.name != _LOCK and not item.name.startswith(f".{CONFIG}.") for item in path.iterdir())
 
 
 def numbered_folder(root: Path, stem: str) -> Path:

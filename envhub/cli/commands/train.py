@@ -22,11 +22,11 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
 
     require_packages("envhub train", "torch", "transformers")
     from envhub.trainer.config import TrainConfig, resolve
-    from envhub.trainer.folder import saved_config
+    from envhub.trainer.folder import CHANGEABLE, saved_config
 
     chosen = given(TrainConfig, values)
     if resume is not None:
-        fixed = {key for key in chosen if key not in ("steps", "concurrency", "save_every", "keep", "eval_every")}
+        fixed = {key for key in chosen if key not in CHANGEABLE}
         if fixed or config is not None:
             flag = f"--{sorted(fixed)[0].replace('_', '-')}" if fixed else "--config"
             raise UserError(f"a resumed run keeps its configuration: leave out {flag}, or start a new run")
