@@ -10,6 +10,8 @@ from torch import Tensor
 
 def group_sum(values: Tensor, groups: Tensor) -> Tensor:
     """For each rollout the sum of `values` over its group, [rollouts]."""
+    if not len(values):
+        return values
     index = torch.unique(groups, return_inverse=True)[1]
     sums = torch.zeros(int(index.max()) + 1, dtype=values.dtype, device=values.device).index_add_(0, index, values)
     return sums[index]

@@ -7,6 +7,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envhub.agents.executors import Executor, MultiTurnExecutor, RolloutPool, SingleTurnExecutor
+from envhub.agents.session import open_agent
+from envhub.limits import Limits
+from envhub.registry import spec
+from envhub.rollout import Rollout
 from envhub.trainer.algorithms import GRPO, REINFORCE, REINFORCE_BASELINE, RLOO, get_algorithm
 from envhub.trainer.batch import assign, build_rows, micro_batches, split, token_rows
 from envhub.trainer.optimizer import Optimization
@@ -146,3 +151,39 @@ def test_a_step_makes_rewarded_tokens_likelier(tiny_path, make_rollout):
     after = strategy.score(rows, 1.0)
     assert after[0, 1] > before[0, 1]
     assert after[1, 1] < before[1, 1]
+
+
+async def played(executor: type[Executor], tiny_path) -> list[Rollout]:
+    """What an executor makes of the same task, with rewards of the rollouts' numbers."""
+    async with open_agent(str(tiny_path), "transformers", options={"seed": 0}, executor=executor) as agent:
+        pool = RolloutPool(
+            agent.executor, spec("guess_number"), config={"guesses": 1}, limits=Limits(max_turns=1, max_turn_tokens=4),
+        )  # fmt: skip
+        group = await pool.run_group(pool.tasks.get("train", 0, 0), 3, "one")
+        await pool.close()
+    for number, rollout in enumerate(group.rollouts):
+        rollout.reward = float(number)
+    return group.rollouts
+
+
+async def test_the_executors_give_the_same_gradient_for_the_same_trajectories(tiny_path):
+    once, several = [await played(executor, tiny_path) for executor in (SingleTurnExecutor, MultiTurnExecutor)]
+    assert len(once) == len(several) == 3
+    first, second = build_rows(once, RLOO), build_rows(several, RLOO)
+    assert first.action_tokens > 3 and first.action_tokens == second.action_tokens
+    found, expected = (gradient(tiny_path, rows, RLOO, 1000)[0] for rows in (first, second))
+    assert all(torch.allclose(value, expected[name], atol=1e-6) for name, value in found.items())
+
+
+def test_an_update_too_small_for_bfloat16_is_kept(tiny_path, make_rollout):
+    rows = build_rows([make_rollout([([3], [4])], 1.0), make_rollout([([3], [5])], 0.0)], RLOO)
+    strategy = TorchStrategy(tiny_path, Optimization(learning_rate=1e-6, precision="bfloat16"), device="cpu")
+    before = {name: tensor.clone() for name, tensor in strategy.named_tensors().items()}
+    assert not strategy.step(rows, RLOO, 1.0, None, None).skipped
+    moved = rounded = 0
+    for name, tensor in strategy.named_tensors().items():
+        assert tensor.dtype == torch.float32
+        changed = tensor != before[name]
+        moved += int(changed.sum())
+        rounded += int((tensor.bfloat16() != before[name].bfloat16())[changed].sum())
+    assert moved > 1000 and rounded < moved / 4  # in bfloat16 most of them would have stayed where they were

@@ -7,7 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envhub import plugins
 from envhub.trainer import advantages, aggregation, corrections, kl, losses
+from envhub.trainer.algorithms import get_algorithm
+from envhub.trainer.batch import Rows, assign
 
 LOSSES = {
     "ppo": lambda new, old, values, mask: losses.ppo(new, old, values),
@@ -203,3 +206,49 @@ def test_a_rollout_split_into_rows_has_the_same_gradient_under_the_token_mean(ba
     whole = gradient_of((losses.ppo(new, old, values) * aggregation.token_mean(mask)).sum(), new)
     twice = (losses.ppo(new, old, values).repeat(2, 1) * aggregation.token_mean(split)).sum()
     assert torch.allclose(whole, gradient_of(twice, new))
+
+
+@st.composite
+def token_rows(draw: st.DrawFn):
+    """Rows of a step: gaps, rows without any action token, groups of one, equal rewards, log-ratios of up to ±50."""
+    count, width = draw(st.integers(1, 6)), draw(st.integers(1, 7))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    mask = (torch.rand(count, width, generator=generator) < draw(st.sampled_from([0.0, 0.3, 0.9]))).float()
+    owners = draw(st.integers(1, count))
+    owner = torch.arange(count) % owners
+    groups = torch.tensor(draw(st.lists(st.integers(0, 2), min_size=owners, max_size=owners)))
+    behaviour = torch.randn(count, width, generator=generator) * mask
+    turns = (torch.arange(width) // draw(st.integers(1, 3))).expand(count, -1).clone()
+    ids, lengths = torch.zeros(count, width, dtype=torch.long), torch.full((count,), width)
+    made = Rows.bare(ids, mask, behaviour, lengths, owner=owner, rollout_groups=groups, turns=turns)
+    made.values = torch.randn(count, width, generator=generator) * mask
+    rewards = torch.tensor(draw(st.lists(st.sampled_from([0.0, 1.0, -1e6]), min_size=owners, max_size=owners)))
+    spread = torch.rand(count, width, generator=generator) * 100 - 50
+    return made, rewards, spread
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    token_rows(),
+    st.sampled_from(sorted(plugins.names(plugins.ALGORITHMS))),
+    st.sampled_from(sorted(aggregation.AGGREGATIONS)),
+    st.sampled_from(["episode", "turn"]),
+    st.sampled_from(sorted(corrections.CORRECTIONS)),
+)
+def test_no_algorithm_makes_nan_of_a_step(step, name, aggregate, credit, correction):
+    rows, rewards, spread = step
+    algorithm = get_algorithm(name).with_options(
+        aggregation=aggregate, length=7, credit=credit, correction=correction, kl_coef=0.1
+    )
+    given_rewards = torch.stack([rewards, -rewards], 1) if credit == "turn" else rewards
+    assign(rows, given_rewards, algorithm, divergence=spread)
+    for tensor in (rows.advantages, rows.returns, rows.weights):
+        assert torch.isfinite(tensor).all()
+        assert (tensor[rows.mask == 0] == 0).all()
+    new = (rows.behaviour + spread * rows.mask).requires_grad_()
+    old = rows.behaviour if algorithm.bypass else (rows.behaviour - spread * rows.mask / 2)
+    seen = corrections.Step(new, old, rows.behaviour, rows.advantages, rows.mask)
+    losses_of_tokens = algorithm.corrected(algorithm.token_losses(new, old, rows.advantages, rows.mask), seen)
+    loss = (losses_of_tokens * rows.weights).sum()
+    assert torch.isfinite(loss) and torch.isfinite(gradient_of(loss, new)).all()
+    assert torch.isfinite(algorithm.clipped(new, old, rows.advantages, rows.mask)).all()
