@@ -84,7 +84,7 @@ _BY_TOKEN = ("token_ids", "mask", "behaviour", "advantages", "weights", "turns",
 def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
     """The training rows of scored rollouts, with advantages and weights.
 
-    Raises ValueError when no rollout has an action token.
+    Raises ValueError when no rollout has an action token, and for a group of different tasks.
     """
     rows = token_rows(rollouts)
     assign(rows, torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32), algorithm)
@@ -94,7 +94,7 @@ def build_rows(rollouts: Sequence[Rollout], algorithm: Algorithm) -> Rows:
 def token_rows(rollouts: Sequence[Rollout]) -> Rows:
     """The tokens of rollouts; advantages and weights are 0 until `assign` sets them.
 
-    Raises ValueError when no rollout has an action token.
+    Raises ValueError when no rollout has an action token, and for a group of different tasks.
     """
     samples: list[tuple[int, Sample]] = [
         (owner, sample) for owner, rollout in enumerate(rollouts) for sample in rollout.trajectory.samples()
@@ -166,7 +166,15 @@ def _by_turn(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor)
 
 
 def _group_numbers(rollouts: Sequence[Rollout]) -> Tensor:
-    """The number of each rollout's group, [rollouts]."""
+    """The number of each rollout's group, [rollouts]. Raises ValueError for a group of different tasks."""
+    tasks = {rollout.group: rollout.task for rollout in reversed(rollouts)}
+    for rollout in rollouts:
+        task, first = rollout.task, tasks[rollout.group]
+        if (task.id, task.index, task.seed) != (first.id, first.index, first.seed):
+            raise ValueError(
+                f"the rollouts of group {rollout.group!r} have different tasks ({first.id!r} and {task.id!r}), so their "
+                "rewards cannot be compared; name a group for each task"
+            )
     names = {group: number for number, group in enumerate(dict.fromkeys(rollout.group for rollout in rollouts))}
     return torch.tensor([names[rollout.group] for rollout in rollouts])
 
@@ -200,7 +208,10 @@ def micro_batches(rows: Rows, token_budget: int) -> Iterator[Rows]:
 
 
 def split(rows: Rows, parts: int, algorithm: Algorithm, generator: torch.Generator) -> list[Rows]:
-    """Shuffle the rows into `parts` batches for as many optimizer steps, each with the loss weights of its own rows."""
+    """Shuffle the rows into `parts` batches for as many optimizer steps, each with the loss weights of its own rows.
+
+    Where the number of rows does not divide, some have one row more.
+    """
     if parts == 1:
         return [rows]
     order = torch.randperm(len(rows), generator=generator).tolist()

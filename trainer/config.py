@@ -1,4 +1,4 @@
-"""The configuration of a training run: one typed model, from TOML, flags and presets."""
+"""The configuration of a training run: one typed model, from TOML or JSON, flags and presets."""
 
 import tomllib
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from envhub.agents.engines.base import Seed, Temperature, TokenCount, TurnCount
 from envhub.environment import validate_config
 from envhub.errors import UserError
+from envhub.records import read_json
+from envhub.trainer.presets import ALGORITHM_PRESETS, Layers, merged
 from envhub.trainer.settings import (
     Checkpointing,
     ClipNorm,
@@ -105,7 +107,10 @@ class TrainConfig(BaseModel):
     clip_norm: ClipNorm = 1.0
     micro_tokens: MicroTokens = 4096
     gradient_checkpointing: Checkpointing = False
-    kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the initial model")
+    kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the reference")
+    reference: str | None = Field(
+        None, description="model that the KL is to, of the same vocabulary (default: the initial model)"
+    )
     kl_target: float | None = Field(
         None, gt=0, description="KL an action token that the weight is adapted to, step by step (default: it stays)"
     )
@@ -189,19 +194,30 @@ class TrainConfig(BaseModel):
 
 
 def resolve(values: Mapping[str, Any], *, file: Path | None = None) -> TrainConfig:
-    """A configuration from a TOML file, overridden by `values` (None: not given), on top of the preset.
+    """A configuration from a file, overridden by `values` (None: not given), on top of the presets of machine and algorithm.
 
-    Raises UserError naming the key and the nearest valid one.
+    The file is TOML, or JSON as a run saves it. Raises UserError naming the key and the nearest valid one.
     """
-    given = {**(_read_toml(file) if file is not None else {}), **{k: v for k, v in values.items() if v is not None}}
+    made: TrainConfig = validate_config(TrainConfig, merged(layers(values, file)), "the training configuration")
+    return made
+
+
+def layers(values: Mapping[str, Any], file: Path | None = None) -> Layers:
+    """The sources of a configuration, each with its values; later ones win. Raises UserError."""
+    written = {} if file is None else read_json(file) if file.suffix == ".json" else _read_toml(file)
+    flags = {key: value for key, value in values.items() if value is not None}
+    given = {**written, **flags}
     if "env" not in given:
         raise UserError("say what to train on: --env sandbox_code (envhub list shows all)")
     preset = given.get("preset", "auto")
-    if preset == "auto":
-        preset = _machine()
-    merged = {**PRESETS.get(preset, {}), **given}
-    made: TrainConfig = validate_config(TrainConfig, merged, "the training configuration")
-    return made
+    machine = _machine() if preset == "auto" else str(preset)
+    algorithm = str(given.get("algo", TrainConfig.model_fields["algo"].default))
+    return [
+        (f"preset {machine}", PRESETS.get(machine, {})),
+        (f"preset of algorithm {algorithm}", ALGORITHM_PRESETS.get(algorithm, {})),
+        (str(file), written),
+        ("given", flags),
+    ]
 
 
 def _machine() -> str:

@@ -179,7 +179,7 @@ class Trainer:
                 )
 
     async def _warm_start(self) -> None:
-        """Let the policy begin with what the environment's oracle does; a KL is then to that beginning."""
+        """Let the policy begin with what the environment's oracle does; a KL is then to that beginning, unless a reference is named."""
         config, done = self.config, 0
         if not config.warm_start:
             return
@@ -192,7 +192,7 @@ class Trainer:
             done += 1
             self._count_skipped([report.skipped], [])
             self.progress.say(f"warm start, step {done}/{config.warm_start}: NLL {report.metrics['loss']:.4f}")
-        if self.algorithm.kl_coef:
+        if self.algorithm.kl_coef and config.reference is None:
             self.strategy.refresh_reference()
         await self.sync()
         await self.evaluate("after the warm start")

@@ -30,7 +30,7 @@ class Origin(BaseModel):
         """That of a run."""
         return cls(
             env=plan.environment.id, env_config=config.model_dump(mode="json")["env_config"], split=config.split,
-            seed=config.seed, algo=plan.algorithm.name, kl_to=config.model if plan.algorithm.kl_coef else "",
+            seed=config.seed, algo=plan.algorithm.name, kl_to=(config.reference or config.model) if plan.algorithm.kl_coef else "",
             optimizer=config.optimizer,
         )  # fmt: skip
 

@@ -44,9 +44,20 @@ def plan(config: TrainConfig) -> Plan:
             raise UserError(
                 f"{name} is of a critic, and algorithm {algorithm.name!r} has none; leave it out, or use ppo"
             )
-    for name in ("kl_target", "reference_every"):
+    for name in ("kl_target", "reference_every", "reference"):
         if getattr(config, name) and not algorithm.kl_coef:
             raise UserError(f"{name} is of the KL to a reference, which has no weight: set kl_coef above 0")
+    if config.reference and config.reference_every:
+        raise UserError(
+            "reference_every lets the policy become the reference, which would forget the one that reference names: leave "
+            "out one of them"
+        )
+    sampled = config.tasks_per_step * config.group_size
+    if config.updates_per_step > sampled:
+        raise UserError(
+            f"updates_per_step {config.updates_per_step} is more than the {sampled} rollouts of a step "
+            "(tasks_per_step x group_size), so some updates would have none; lower it, or raise either of them"
+        )
     if config.overlap and algorithm.correction == "none":
         raise UserError(
             "overlap learns from rollouts of the weights before the last update, which needs a correction: leave out "

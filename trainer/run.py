@@ -29,6 +29,7 @@ from envhub.trainer.optimizer import Optimization
 from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, engine_options, plan, trainer_threads
 from envhub.trainer.progress import Progress
+from envhub.trainer.reference import find_reference
 from envhub.trainer.stopping import second_at_once
 from envhub.trainer.threads import computing_with
 from envhub.trainer.transfer import make_transfer
@@ -46,6 +47,7 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         saved_config(resume)
     path = resume or config.output or next_folder(planned.environment.id, planned.algorithm.name)
     initial = resolve_model(config.model, notify=progress.say)
+    reference = find_reference(config.reference, initial, planned.algorithm.kl_coef, progress.say)
     with (
         RunFolder.open(path, resume=resume is not None, what="training run") as folder,
         contextlib.ExitStack() as stack,
@@ -78,7 +80,9 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         stack.callback(launcher.close)
         try:
             with second_at_once(lambda: progress.say(_STOPPING)):
-                await _train(config, planned, initial, source, tokenizer, folder, store, saved, launcher, progress)
+                await _train(
+                    config, planned, initial, reference, source, tokenizer, folder, store, saved, launcher, progress
+                )  # fmt: skip
         except asyncio.CancelledError:
             progress.say(_how_to_go_on(path))
             raise
@@ -114,8 +118,8 @@ class _LogFile(logging.FileHandler):
 
 
 async def _train(
-    config: TrainConfig, planned: Plan, initial: ModelSource, source: ModelSource, tokenizer: Any, folder: RunFolder,
-    store: RolloutStore, saved: checkpoint.Checkpoint | None, launcher: LocalLauncher, progress: Progress,
+    config: TrainConfig, planned: Plan, initial: ModelSource, reference: Path | None, source: ModelSource, tokenizer: Any,
+    folder: RunFolder, store: RolloutStore, saved: checkpoint.Checkpoint | None, launcher: LocalLauncher, progress: Progress,
 ) -> None:  # fmt: skip
     torch.manual_seed(config.seed)
     engine = choose_engine(config.engine)
@@ -132,7 +136,7 @@ async def _train(
         strategy = launcher.strategy(
             source.path,
             policy,
-            reference=initial.path if planned.algorithm.kl_coef else None,
+            reference=reference,
             critic=replace(policy, learning_rate=rate) if planned.algorithm.critic else None,
             device=config.device,
         )

@@ -319,8 +319,9 @@ def test_list_shows_every_kind_and_who_published_it(cli):
 
 
 def test_a_dry_run_prints_the_resolved_configuration(cli):
-    code, out, _ = cli("train", "--env", "guess_number", "--preset", "test", "--env-config", "high=9", "--dry-run")
+    code, out, err = cli("train", "--env", "guess_number", "--preset", "test", "--env-config", "high=9", "--dry-run")
     assert code == 0
+    assert 'given: env "guess_number", env_config {"high": 9}, preset "test"' in err and "preset test: steps 2, " in err
     config = json.loads(out)
     assert (config["env_config"], config["steps"], config["model"]) == ({"high": 9}, 2, "tiny")
 

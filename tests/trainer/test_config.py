@@ -1,16 +1,19 @@
 """The configuration of a run: presets, files, flags, and mistakes."""
 
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 from pydantic import ValidationError
 
+from envhub import plugins
 from envhub.errors import UserError
 from envhub.limits import Limits
 from envhub.trainer.algorithms import GRPO, get_algorithm
-from envhub.trainer.config import TrainConfig, resolve
+from envhub.trainer.config import TrainConfig, layers, resolve
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.plan import plan
+from envhub.trainer.presets import ALGORITHM_PRESETS, origins
 from envhub.trainer.run import next_folder
 
 
@@ -19,6 +22,59 @@ def test_values_win_over_the_file_and_the_file_over_the_preset(tmp_path):
     file.write_text('env = "guess_number"\npreset = "test"\nsteps = 7\n[env_config]\nhigh = 10\n')
     config = resolve({"steps": 9, "seed": None}, file=file)
     assert (config.steps, config.group_size, config.env_config) == (9, 4, {"high": 10})
+
+
+def test_an_algorithm_brings_its_preset_and_what_is_given_wins(tmp_path):
+    def made(**values):
+        return resolve({"preset": "test", "env": "guess_number", **values})
+
+    assert (made(algo="dapo").updates_per_step, made(algo="dapo").filter_rounds) == (2, 2)
+    assert made(algo="dapo", filter_rounds=0).filter_rounds == 0
+    file = tmp_path / "run.toml"
+    file.write_text('env = "guess_number"\nalgo = "ppo"\nupdates_per_step = 1\n')
+    assert resolve({}, file=file).updates_per_step == 1
+    assert made() == made(algo="reinforce_baseline")
+    assert set(ALGORITHM_PRESETS) <= set(plugins.names(plugins.ALGORITHMS))
+    for values in ALGORITHM_PRESETS.values():
+        assert values.keys() <= TrainConfig.model_fields.keys()
+
+
+def test_it_is_known_where_each_value_came_from(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('env = "guess_number"\nalgo = "dapo"\nsteps = 7\ngroup_size = 2\n')
+    found = origins(layers({"preset": "test", "group_size": 6, "filter_rounds": 1, "seed": None}, file))
+    assert found[str(file)] == ["steps", "env", "algo"]
+    assert found["given"] == ["group_size", "filter_rounds", "preset"]
+    assert found["preset of algorithm dapo"] == ["updates_per_step"]
+    assert {"tasks_per_step", "model"} <= set(found["preset test"]) and "steps" not in found["preset test"]
+
+
+def test_a_saved_configuration_is_read_as_it_was_whatever_presets_say(tmp_path):
+    config = resolve(
+        {"preset": "test", "env": "guess_number", "algo": "ppo", "updates_per_step": 1, "output": "runs/a"}
+    )
+    file = tmp_path / "config.json"
+    file.write_text(config.model_dump_json())
+    assert resolve({}, file=file) == config
+    assert resolve({"output": "runs/b"}, file=file) == config.model_copy(update={"output": Path("runs/b")})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "config.json is damaged: it holds no object"),
+        ('{"env": ', "config.json is damaged"),
+        ('{"env": "guess_number", "steps": null}', "steps: .*given None"),
+        ('{"env": "guess_number", "stepz": 1}', "did you mean 'steps'"),
+        ('{"env": "guess_number", "preset": ["cpu"]}', "preset: "),
+        ('{"env": "guess_number", "algo": ["ppo"]}', "algo: "),
+    ],
+)
+def test_a_broken_json_file_is_named(tmp_path, text, said):
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match=said):
+        resolve({}, file=file)
 
 
 def test_a_plan_has_the_options_of_algorithm_and_rewards():

@@ -128,3 +128,13 @@ def test_the_configuration_of_a_run_is_found(tmp_path: Path):
     config = resolve({**VALUES, "output": tmp_path}).model_dump(mode="json")
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert saved_config(tmp_path) == config
+
+
+@pytest.mark.slow
+def test_a_run_starts_again_from_its_own_configuration(finished: Path, tmp_path: Path):
+    again = tmp_path / "again"
+    assert command_line(["train", "--config", str(finished / "config.json"), "--output", str(again)]) == 0
+    first, second = saved_config(finished), saved_config(again)
+    assert {key for key in first if first[key] != second[key]} == {"output"}
+    assert first["seed"] == second["seed"] == 0 and first.keys() == second.keys()
+    assert [row["epoch"] for row in read_metrics(again)] == [row["epoch"] for row in read_metrics(finished)]

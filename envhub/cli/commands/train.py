@@ -21,8 +21,10 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
     from envhub.cli.options import given, require_packages
 
     require_packages("envhub train", "torch", "transformers")
-    from envhub.trainer.config import TrainConfig, resolve
+    from envhub.records.folder import CONFIG
+    from envhub.trainer.config import TrainConfig, layers, resolve
     from envhub.trainer.folder import CHANGEABLE, saved_config
+    from envhub.trainer.presets import origins
 
     chosen = given(TrainConfig, values)
     if resume is not None:
@@ -30,7 +32,8 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
         if fixed or config is not None:
             flag = f"--{sorted(fixed)[0].replace('_', '-')}" if fixed else "--config"
             raise UserError(f"a resumed run keeps its configuration: leave out {flag}, or start a new run")
-        chosen = {**saved_config(resume), **chosen}
+        saved_config(resume)
+        config = resume / CONFIG
     try:
         resolved = resolve(chosen, file=config)
     except (RecursionError, ValueError) as problem:  # from the parser of the file: its own limits
@@ -41,10 +44,15 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
     if dry_run:
         from envhub.agents.models import resolve_model
         from envhub.trainer.plan import plan
+        from envhub.trainer.reference import find_reference
 
-        plan(resolved)
-        resolve_model(resolved.model)
-        click.echo(dumps(resolved.model_dump(mode="json"), indent=2))
+        algorithm = plan(resolved).algorithm
+        find_reference(resolved.reference, resolve_model(resolved.model), algorithm.kl_coef)
+        values_of = resolved.model_dump(mode="json")
+        click.echo(dumps(values_of, indent=2))
+        for source, names in origins(layers(chosen, config)).items():
+            click.echo(f"{source}: {', '.join(f'{name} {dumps(values_of[name])}' for name in names)}", err=True)
+        click.echo("all others: defaults", err=True)
         return 0
     from envhub.trainer.run import train
 
@@ -59,7 +67,11 @@ command = click.Command(
     help="Train a model on an environment. Sizes that are not given come from the preset that fits this machine.",
     params=[
         *_options(),
-        click.Option(["--config"], type=click.Path(path_type=Path), help="TOML file with any of these; flags win"),
+        click.Option(
+            ["--config"],
+            type=click.Path(path_type=Path),
+            help="file with any of these, TOML or a run's config.json; flags win",
+        ),
         click.Option(["--resume"], type=click.Path(path_type=Path), help="run folder to go on with"),
         click.Option(["--dry-run"], is_flag=True, help="check everything, print the resolved configuration, and stop"),
     ],
