@@ -326,7 +326,13 @@ class Trainer:
         """Give the engine the new weights; returns seconds."""
         self.version += 1
         seconds = await self.transfer.send(self.strategy, self.agent.engine, self.version)
+        doubted = self.canary.doubted
         await self.canary.check(self.version)
+        if self.canary.doubted > doubted:
+            self.progress.say(
+                f"warning: after the transfer of version {self.version} the engine first gave wrong logprobs, then right ones "
+                f"({self.canary.doubted} wrong answers in this run)"
+            )
         return seconds
 
     def record(self, groups: list[Group], values: dict[str, float]) -> None:

@@ -35,6 +35,27 @@ async def test_a_canary_tells_stale_weights_from_new_ones(tiny_path: Path, make_
         await engine.close()
 
 
+async def test_one_wrong_answer_is_counted_and_ends_no_run(tiny_path: Path):
+    engine, strategy = TransformersEngine(str(tiny_path)), TorchStrategy(tiny_path, OPTIONS, device="cpu")
+    await engine.start()
+    wrong = iter([0.0, 0.5, 0.5, 0.0, 0.5, 0.6, 0.7])
+    try:
+        canary = Canary(engine, strategy, PROMPT, 0.8)
+        measure = canary.difference
+
+        async def disturbed() -> float:
+            return await measure() + next(wrong)
+
+        canary.difference = disturbed
+        await canary.check(0)
+        assert await canary.check(1) < 1e-3
+        assert canary.doubted == 2
+        with pytest.raises(EngineFault, match=r"has not the weights of version 2: .* by 0\.5"):
+            await canary.check(2)
+    finally:
+        await engine.close()
+
+
 GOOD = {"mismatch_k3": 1e-4, "importance": 1.0, "max_mismatch": 0.1, "effective_sample_size": 0.99}
 
 
