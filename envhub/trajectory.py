@@ -196,29 +196,28 @@ class Trajectory:
         """How often each cause forked the conversation."""
         return dict(Counter(drift.cause for drift in self.forks))
 
-    def samples(self) -> list[Sample]:
-        """The training samples: one for each leaf whose path has action tokens not trained in an earlier one."""
+    def trained_paths(self) -> list[list[tuple[Segment, bool]]]:
+        """The segments of each training sample, from the root on, and whether the sample trains them (see `Sample`).
+
+        There is one for each leaf whose path has action tokens not trained in an earlier one.
+        """
         seen: set[int] = set()
         out = []
         for leaf in self.leaves:
-            sample = self._sample(self.path(leaf), seen)
-            if any(sample.mask):
-                out.append(sample)
+            path, trains = [], False
+            for index in self.path(leaf):
+                segment = self.segments[index]
+                fresh = segment.origin == SAMPLED and index not in seen
+                path.append((segment, fresh))
+                trains = trains or (fresh and bool(segment.token_ids))
+                seen.add(index)
+            if trains:
+                out.append(path)
         return out
 
-    def _sample(self, path: list[int], seen: set[int]) -> Sample:
-        sample = Sample([], [], [], [], [])
-        for index in path:
-            segment = self.segments[index]
-            count = len(segment.token_ids)
-            sampled = segment.origin == SAMPLED
-            sample.token_ids.extend(segment.token_ids)
-            sample.mask.extend([sampled and index not in seen] * count)
-            sample.logprobs.extend(segment.logprobs if sampled else [0.0] * count)
-            sample.versions.extend(segment.versions if sampled else [-1] * count)
-            sample.turns.extend([segment.turn if sampled else -1] * count)
-            seen.add(index)
-        return sample
+    def samples(self) -> list[Sample]:
+        """The training samples, token by token."""
+        return [_sample(path) for path in self.trained_paths()]
 
     def _add(self, segment: Segment) -> int:
         if segment.parent is not None and not 0 <= segment.parent < len(self.segments):
@@ -256,6 +255,18 @@ class Trajectory:
             made._add(segment)
         made.forks = [Drift(entry["turn"], entry["cause"], entry.get("position", 0)) for entry in value["forks"]]
         return made
+
+
+def _sample(path: Sequence[tuple[Segment, bool]]) -> Sample:
+    sample = Sample([], [], [], [], [])
+    for segment, trained in path:
+        count, sampled = len(segment.token_ids), segment.origin == SAMPLED
+        sample.token_ids.extend(segment.token_ids)
+        sample.mask.extend([trained] * count)
+        sample.logprobs.extend(segment.logprobs if sampled else [0.0] * count)
+        sample.versions.extend(segment.versions if sampled else [-1] * count)
+        sample.turns.extend([segment.turn if sampled else -1] * count)
+    return sample
 
 
 def iterate_samples(trajectories: Sequence[Trajectory]) -> Iterator[tuple[int, Sample]]:

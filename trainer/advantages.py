@@ -51,8 +51,9 @@ def opo(rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
 def at_last_action(values: Tensor, mask: Tensor) -> Tensor:
     """`values` [rows] placed at each row's last action token, [rows, tokens]; nowhere in a row without any."""
     mask = mask.bool()
-    last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
-    return last * values[:, None]
+    out = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
+    last = mask.shape[1] - 1 - mask.flip(1).int().argmax(1, keepdim=True)
+    return out.scatter_(1, last, (values * mask.any(1))[:, None])
 
 
 def at_last_of_turns(values: Tensor, turns: Tensor, mask: Tensor) -> Tensor:
@@ -90,17 +91,17 @@ def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0,
     delta_t = r_t + gamma·V_next - V_t, A_t = delta_t + gamma·lam·A_next, where next is the row's next action token. The
     critic's targets are A + V, of these unwhitened A.
     """
-    out = torch.zeros_like(token_rewards)
-    chosen = mask.bool()
+    # By columns, so that each step reads and writes what stands together.
+    rewards, estimates, chosen = (tensor.t().contiguous() for tensor in (token_rewards, values, mask.bool()))
+    out = torch.zeros_like(rewards)
     later, following = token_rewards.new_zeros(len(mask)), token_rewards.new_zeros(len(mask))
     for at in reversed(range(mask.shape[1])):
-        delta = token_rewards[:, at] + gamma * following - values[:, at]
-        advantage = delta + gamma * lam * later
-        here = chosen[:, at]
-        out[:, at] = torch.where(here, advantage, 0.0)
+        here, value = chosen[at], estimates[at]
+        advantage = rewards[at] + gamma * following - value + gamma * lam * later
+        out[at] = torch.where(here, advantage, 0.0)
         later = torch.where(here, advantage, later)
-        following = torch.where(here, values[:, at], following)
-    return out
+        following = torch.where(here, value, following)
+    return out.t().contiguous()
 
 
 def whiten_tokens(

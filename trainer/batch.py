@@ -3,14 +3,16 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from envhub.rollout import Rollout
 from envhub.trainer import advantages
 from envhub.trainer.algorithms import Algorithm
-from envhub.trajectory import Sample
+from envhub.trajectory import SAMPLED, Segment
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class Rows:
         """Rows without advantages, weights and values. By default each is a rollout and a group of its own, of one turn."""
         owner = torch.arange(len(token_ids)) if owner is None else owner
         rollout_groups = owner if rollout_groups is None else rollout_groups
-        empty = torch.zeros_like(mask)
+        empty = torch.zeros(1, 1).expand_as(mask)  # of no memory; it is replaced and never written to
         return cls(
             token_ids, mask, behaviour, advantages=empty, weights=empty, lengths=lengths, owner=owner,
             groups=rollout_groups[owner], rollout_groups=rollout_groups,
@@ -74,7 +76,7 @@ class Rows:
         """Some rows, cut to the longest of them."""
         index = torch.tensor(list(rows), dtype=torch.long)
         width = int(self.lengths[index].max())
-        changed = {name: getattr(self, name)[index, :width] for name in _BY_TOKEN}
+        changed = {name: getattr(self, name)[:, :width].index_select(0, index) for name in _BY_TOKEN}
         return replace(self, **changed, **{name: getattr(self, name)[index] for name in ("lengths", "owner", "groups")})
 
 
@@ -96,25 +98,43 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
 
     Raises ValueError when no rollout has an action token, and for a group of different tasks.
     """
-    samples: list[tuple[int, Sample]] = [
-        (owner, sample) for owner, rollout in enumerate(rollouts) for sample in rollout.trajectory.samples()
-    ]
-    if not samples:
+    segments, is_trained, owners, sizes = list[Segment](), list[bool](), list[int](), list[int]()
+    for owner, rollout in enumerate(rollouts):  # into flat lists: many small ones would set off the garbage collector
+        for path in rollout.trajectory.trained_paths():
+            owners.append(owner)
+            sizes.append(len(path))
+            for segment, trained in path:
+                segments.append(segment)
+                is_trained.append(trained)
+    if not owners:
         raise ValueError("no rollout has a token to train on")
-    width = max(len(sample.token_ids) for _, sample in samples)
-    token_ids = torch.zeros(len(samples), width, dtype=torch.long)
-    mask, behaviour = torch.zeros(len(samples), width), torch.zeros(len(samples), width)
-    turns = torch.zeros(len(samples), width, dtype=torch.long)
-    for row, (_, sample) in enumerate(samples):
-        count = len(sample.token_ids)
-        token_ids[row, :count] = torch.tensor(sample.token_ids)
-        mask[row, :count] = torch.tensor(sample.mask, dtype=torch.float32)
-        behaviour[row, :count] = torch.tensor(sample.logprobs)
-        turns[row, :count] = torch.tensor(sample.turns).clamp(min=0)
-    owner = torch.tensor([owner for owner, _ in samples])
-    lengths = torch.tensor([len(sample.token_ids) for _, sample in samples])
-    groups = _group_numbers(rollouts)
-    return Rows.bare(token_ids, mask, behaviour, lengths, owner=owner, rollout_groups=groups, turns=turns)
+    sampled = np.array([segment.origin == SAMPLED for segment in segments])
+    counts = np.array([len(segment.token_ids) for segment in segments])
+    total = int(counts.sum())
+    ids = np.fromiter(chain.from_iterable(segment.token_ids for segment in segments), np.int64, total)
+    trains = np.repeat(np.array(is_trained, np.float32), counts)
+    turns = np.repeat(np.array([segment.turn for segment in segments]) * sampled, counts)
+    behaviour = np.zeros(total, np.float32)
+    known = np.repeat(sampled, counts)
+    behaviour[known] = np.fromiter(
+        chain.from_iterable(segment.logprobs for segment in segments), np.float32, int(known.sum())
+    )
+    ends = np.cumsum(counts)[np.cumsum(sizes) - 1]
+    lengths = np.diff(ends, prepend=0)
+    flat = (ids, trains, behaviour, turns)
+    there = np.arange(int(lengths.max())) < lengths[:, None]
+    token_ids, mask, logprobs, by_turn = (torch.from_numpy(_padded(values, there)) for values in flat)
+    return Rows.bare(
+        token_ids, mask, logprobs, torch.from_numpy(lengths), owner=torch.tensor(owners), rollout_groups=_group_numbers(rollouts),
+        turns=by_turn,
+    )  # fmt: skip
+
+
+def _padded(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """`values` in their order where `there` is, 0 elsewhere."""
+    out = np.zeros(there.shape, values.dtype)
+    out[there] = values
+    return out
 
 
 def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor | None = None) -> None:
@@ -125,7 +145,7 @@ def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor
     estimates from `rows.values`, and whitening work on tokens. `divergence` [rows, tokens] is the k1 estimate to the
     reference at the start of the step, where the algorithm takes it from the reward of each token.
     """
-    penalty = torch.zeros_like(rows.mask) if divergence is None else algorithm.kl_coef * divergence * rows.mask
+    penalty = None if divergence is None else algorithm.kl_coef * divergence * rows.mask
     if algorithm.credit == "turn":
         found = _by_turn(rows, rewards, algorithm, penalty)
     else:
@@ -136,22 +156,24 @@ def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor
     rows.weights = algorithm.weights(rows.mask, rows.owner, rows.groups)
 
 
-def _by_episode(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor) -> Tensor:
+def _by_episode(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor | None) -> Tensor:
     lengths = torch.zeros(len(rewards)).index_add_(0, rows.owner, rows.mask.sum(1))
-    per_rollout = algorithm.estimator(rewards, rows.rollout_groups, lengths)
-    token_rewards = advantages.at_last_action(per_rollout[rows.owner], rows.mask) - penalty
+    by_row = algorithm.estimator(rewards, rows.rollout_groups, lengths)[rows.owner]
+    if penalty is None and algorithm.gamma == 1.0 and not algorithm.critic:
+        return by_row[:, None] * rows.mask  # what follows would come to the same
+    token_rewards = _less(advantages.at_last_action(by_row, rows.mask), penalty)
     if algorithm.critic:
         return advantages.gae(token_rewards, rows.values, rows.mask, algorithm.gamma, algorithm.lam)
     return advantages.returns(token_rewards, rows.mask, algorithm.gamma)
 
 
-def _by_turn(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor) -> Tensor:
+def _by_turn(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor | None) -> Tensor:
     mask = rows.mask.bool()
     shape = len(rewards), max(rewards.shape[1], int(rows.turns.max()) + 1)
     padded = torch.zeros(shape)
     padded[:, : rewards.shape[1]] = rewards
     if algorithm.critic:
-        token_rewards = advantages.at_last_of_turns(padded[rows.owner], rows.turns, rows.mask) - penalty
+        token_rewards = _less(advantages.at_last_of_turns(padded[rows.owner], rows.turns, rows.mask), penalty)
         return advantages.gae(token_rewards, rows.values, rows.mask, algorithm.gamma, algorithm.lam)
     to_go = advantages.returns(padded, torch.ones(shape), algorithm.turn_gamma)
     lengths = torch.zeros(shape)
@@ -162,7 +184,12 @@ def _by_turn(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor)
     places = rows.rollout_groups[:, None] * shape[1] + torch.arange(shape[1])
     table = torch.zeros(shape)
     table[there] = algorithm.estimator(to_go[there], places[there], lengths[there])
-    return table[rows.owner[:, None], rows.turns] * rows.mask + advantages.returns(-penalty, rows.mask, algorithm.gamma)
+    found = table[rows.owner[:, None], rows.turns] * rows.mask
+    return found if penalty is None else found + advantages.returns(-penalty, rows.mask, algorithm.gamma)
+
+
+def _less(values: Tensor, penalty: Tensor | None) -> Tensor:
+    return values if penalty is None else values - penalty
 
 
 def _group_numbers(rollouts: Sequence[Rollout]) -> Tensor:
