@@ -1,0 +1,211 @@
+"""An optimizer step of the trainer: against a bare PyTorch loop, with a prompt in common, and against TRL's update.
+
+The bare loop does forward, logprobs, backward, clipping and AdamW on the same tokens in the same micro-batches, with the
+model's whole forward pass and without metrics. TRL's side is its GRPOTrainer's own loss on the same scored rollouts, 8 in a
+micro-batch, without gradient checkpointing, then backward, clipping and its AdamW; neither sampling nor its loop is timed.
+The log-normal answers follow a prompt that their group shares, which ours computes once. Peak memory is measured in
+processes of their own: the most resident memory during a first step over that before it.
+
+    python -m benchmarks.optimizer_step [--model smollm2] [--rollouts 32] [--prompt 64] [--answer 64] [--rounds 2] [--json]
+"""
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.measure import Row, abba, at_least, at_most, ratio, report
+from benchmarks.rollouts import lognormal, written
+from envhub.agents.models import resolve_model
+from envhub.rollout import Rollout
+from envhub.trainer.algorithms import GRPO
+from envhub.trainer.batch import build_rows, partition
+from envhub.trainer.optimizer import Optimization
+from envhub.trainer.strategy import TorchStrategy
+
+GROUP, BUDGET = 8, 2048  # rollouts, and tokens of a micro-batch
+ALGORITHM = GRPO.with_options(correction="none")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is trained on: so many rollouts with these mean lengths in tokens; `ragged` answers are log-normal."""
+
+    model: str
+    rollouts: int
+    prompt: int
+    answer: int
+    ragged: bool = False
+    shared: bool = False
+
+    def made(self) -> list[Rollout]:
+        """Groups of rollouts; each has a prompt of its own unless the group shares one."""
+        rng, out = random.Random(0), []
+        for number in range(self.rollouts):
+            if not self.shared or number % GROUP == 0:
+                prompt = [rng.randrange(100, 400) for _ in range(self.prompt)]
+            length = lognormal(rng, self.answer, 8 * self.answer) if self.ragged else self.answer
+            answer = [rng.randrange(100, 400) for _ in range(length)]
+            out.append(written([(prompt, answer)], rng.random(), str(number // GROUP)))
+        return out
+
+    @property
+    def path(self) -> Path:
+        return resolve_model(self.model).path
+
+
+def options() -> Optimization:
+    return Optimization(learning_rate=1e-6, micro_tokens=BUDGET, precision="float32")
+
+
+def ours(shape: Shape) -> Callable[[], float]:
+    """A function that takes one step with the trainer's strategy and returns its seconds."""
+    strategy = TorchStrategy(shape.path, options(), device="cpu")
+    rows = build_rows(shape.made(), ALGORITHM)
+
+    def step() -> float:
+        began = time.perf_counter()
+        strategy.step(rows, ALGORITHM, 1.0, None, None)
+        return time.perf_counter() - began
+
+    return step
+
+
+def bare(shape: Shape) -> Callable[[], float]:
+    """The same of a loop that anyone would write."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(shape.path, dtype=torch.float32).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), weight_decay=0.0)
+    rows = build_rows(shape.made(), ALGORITHM)
+
+    def step() -> float:
+        began = time.perf_counter()
+        for part in map(rows.select, partition(rows.lengths, BUDGET)):
+            attention = (torch.arange(part.token_ids.shape[1]) < part.lengths[:, None]).long()
+            logits = model(input_ids=part.token_ids, attention_mask=attention, use_cache=False).logits[:, :-1]
+            logprobs = logits.log_softmax(-1).gather(-1, part.token_ids[:, 1:, None])[..., 0]
+            ratios = (logprobs - logprobs.detach()).exp()
+            (-(ratios * part.advantages[:, 1:] * part.weights[:, 1:]).sum()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return time.perf_counter() - began
+
+    return step
+
+
+def theirs(shape: Shape) -> Callable[[], float]:
+    """The same of TRL's GRPOTrainer: the time of its optimizer step, after the rollouts are scored."""
+    from benchmarks.trl_side import replaying_trainer
+
+    rollouts = shape.made()
+    rows = build_rows(rollouts, ALGORITHM)
+    trainer = replaying_trainer(
+        shape.path, rollouts, Path(tempfile.mkdtemp()), loss_type="grpo", learning_rate=1e-6,
+        max_completion_length=int(rows.mask.sum(1).max()), per_device_train_batch_size=GROUP,
+        gradient_accumulation_steps=shape.rollouts // GROUP, gradient_checkpointing=False, max_steps=1,
+    )  # fmt: skip
+    trainer.create_optimizer()
+    model = trainer.model.train()
+    prompts = [{"prompt": rollout.group} for rollout in rollouts]
+    scored = trainer._generate_and_score_completions(prompts)
+    from trl.trainer.utils import split_tensor_dict
+
+    prepared = split_tensor_dict(scored, shape.rollouts // GROUP)
+    trainer.current_gradient_accumulation_steps = shape.rollouts // GROUP
+
+    def step() -> float:
+        began = time.perf_counter()
+        for part in prepared:
+            trainer.compute_loss(model, part).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        trainer.optimizer.step()
+        model.zero_grad()
+        return time.perf_counter() - began
+
+    return step
+
+
+SIDES = {"ours": ours, "bare": bare, "trl": theirs}
+
+
+def peak(side: str, shape: Shape) -> float:
+    """Megabytes that a step of one side adds at most to the resident memory, in a process of its own."""
+    given = [str(value) for value in (side, shape.model, shape.rollouts, shape.prompt, shape.answer, int(shape.shared))]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.optimizer_step", "--peak", *given],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout.split()[-1])
+
+
+def print_peak(side: str, model: str, rollouts: str, prompt: str, answer: str, shared: str) -> int:
+    """Take one step and print what it added to the resident memory, in megabytes."""
+    shape = Shape(model, int(rollouts), int(prompt), int(answer), shared=shared == "1")
+    step = SIDES[side](shape)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _resident("VmRSS")
+    step()
+    print((_resident("VmHWM") - before) / 1e3)
+    return 0
+
+
+def _resident(name: str) -> int:
+    """A figure of this process in kilobytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+def compared(what: str, shape: Shape, other: str, bar: float, rounds: int) -> list[Row]:
+    """Rows of tokens a second of ours and of the other side."""
+    tokens = sum(len(rollout.trajectory.samples()[0].token_ids) for rollout in shape.made())
+    mine, its = ours(shape), SIDES[other](shape)
+    mine(), its()
+    first, second = abba(lambda: tokens / mine(), lambda: tokens / its(), rounds)
+    return [
+        Row(f"{what}: ours", statistics.median(first), "tokens/s"),
+        Row(f"{what}: {other}", statistics.median(second), "tokens/s"),
+        at_least(f"{what}: ours against {other} (median of {len(first)} pairs)", ratio(first, second), "ratio", bar),
+        Row(f"{what}: {other} against itself (A/A)", ratio(second[::2], second[1::2]), "ratio"),
+    ]
+
+
+def main() -> int:
+    """Measure and print."""
+    if "--peak" in sys.argv:
+        return print_peak(*sys.argv[sys.argv.index("--peak") + 1 :])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--rollouts", type=int, default=32, help="a multiple of 8")
+    parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--answer", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=2, help="of four measurements each: two pairs")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    sizes = given.model, given.rollouts, given.prompt, given.answer
+    plain, shared, ragged = Shape(*sizes), Shape(*sizes, shared=True), Shape(*sizes, ragged=True, shared=True)
+    rows = compared("prompts of their own", plain, "bare", 0.9, given.rounds)
+    rows += compared("a prompt for each group", shared, "bare", 1.0, given.rounds)
+    rows += compared("log-normal answers", ragged, "trl", 2.0, given.rounds)
+    mine, its = peak("ours", shared), peak("trl", shared)
+    rows += [
+        Row("most memory of a step: ours", mine, "MB"),
+        Row("most memory of a step: trl", its, "MB"),
+        at_most("most memory of a step: ours against trl", mine / its, "ratio", 0.7),
+    ]
+    return report("optimizer step", rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
