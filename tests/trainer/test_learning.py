@@ -51,7 +51,7 @@ def test_a_small_model_learns(begun: tuple[str, Path], tmp_path: Path, algo: str
     env, model = begun
     config = resolve(
         {"preset": "test", "env": env, "model": str(model), "algo": algo, "output": tmp_path / "run", "steps": 10,
-         "tasks_per_step": 4, "group_size": 8, "max_turn_tokens": 12, "learning_rate": 1e-3, "micro_tokens": 8192,
+         "tasks_per_step": 4, "group_size": 8, "max_turn_tokens": 12, "learning_rate": 5e-4, "micro_tokens": 8192,
          "concurrency": 64, "eval_tasks": 24, "eval_samples": 2, "tensorboard": False}
     )  # fmt: skip
     before, after = (row for row in read_metrics(asyncio.run(train(config))) if row["kind"] == "eval")

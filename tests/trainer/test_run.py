@@ -81,16 +81,6 @@ def test_the_weights_that_were_saved_are_not_those_it_began_with(tmp_path: Path,
     assert any(not torch.equal(before[name].float(), after[name].float()) for name in before)
 
 
-@pytest.mark.parametrize("algo", ["reinforce_baseline", "rloo", "ppo"])
-def test_training_raises_the_reward(tmp_path: Path, letters: str, algo: str):
-    folder = run(
-        tmp_path / "run", letters, algo=algo, steps=24, group_size=8, tasks_per_step=4, eval_tasks=0, learning_rate=3e-3,
-        max_turn_tokens=12,
-    )  # fmt: skip
-    rewards = [row["reward"] for row in read_metrics(folder)]
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.05
-
-
 def test_a_stopped_run_goes_on_where_it_was_saved(tmp_path: Path, letters: str):
     folder = run(tmp_path / "run", letters, steps=2, eval_tasks=0)
     run(folder, letters, resume=folder, steps=4, eval_tasks=0)
