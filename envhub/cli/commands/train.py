@@ -17,7 +17,7 @@ def _options() -> list[click.Parameter]:
     return options_of(TrainConfig)
 
 
-def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values: Any) -> int:
+def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bool, quiet: bool, **values: Any) -> int:
     from envhub.cli.options import given, require_packages
 
     require_packages("envhub train", "torch", "transformers")
@@ -54,9 +54,11 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values:
             click.echo(f"{source}: {', '.join(f'{name} {dumps(values_of[name])}' for name in names)}", err=True)
         click.echo("all others: defaults", err=True)
         return 0
+    from envhub.trainer.live import progress_for
     from envhub.trainer.run import train
 
-    folder = task_host.run(train(resolved, resume=resume))
+    with progress_for(plain=plain, quiet=quiet) as progress:
+        folder = task_host.run(train(resolved, resume=resume, progress=progress))
     click.echo(f"done: {folder} (curve.png, metrics.jsonl, rollouts.sqlite, checkpoints/)")
     return 0
 
@@ -73,6 +75,8 @@ command = click.Command(
             help="file with any of these, TOML or a run's config.json; flags win",
         ),
         click.Option(["--resume"], type=click.Path(path_type=Path), help="run folder to go on with"),
+        click.Option(["--plain"], is_flag=True, help="lines instead of the live view in a terminal"),
+        click.Option(["--quiet"], is_flag=True, help="only warnings, errors, and what the run leaves"),
         click.Option(["--dry-run"], is_flag=True, help="check everything, print the resolved configuration, and stop"),
     ],
 )

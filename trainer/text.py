@@ -1,0 +1,73 @@
+"""Text of unknown origin made fit for a terminal, and numbers as a curve of one line."""
+
+import math
+import unicodedata
+from collections.abc import Sequence
+
+from envhub.rollout import Rollout
+
+_BARS = "▁▂▃▄▅▆▇█"
+_PLAIN_BARS = "_.-=*#"
+_LONGEST = 20_000  # characters that are looked at: more is never shown
+_UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with a `·` for each character that moves the cursor, turns the direction or has no form.
+
+    With `lines`, line ends stay. Tabs become spaces.
+    """
+    if text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n").replace("\t", "    ")
+    return "".join(
+        char if (lines and char == "\n") or unicodedata.category(char) not in _UNSHOWN else "·" for char in text
+    )
+
+
+def clipped(text: str, size: int) -> str:
+    """Printable text in one line of at most `size` characters."""
+    flat = printable(" ".join(text[:_LONGEST].split()))
+    return flat if len(flat) <= size else flat[: max(0, size - 1)] + "…"
+
+
+def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False) -> str:
+    """The last values as bars between their lowest and highest, averaged where there are more than `width`.
+
+    What is no finite number is a space. `plain` draws with ASCII.
+    """
+    bars = _PLAIN_BARS if plain else _BARS
+    shown = _fewer([math.nan if value is None else value for value in values], max(1, width))
+    finite = [value for value in shown if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, span = min(finite), max(finite) - min(finite)
+
+    def bar(value: float) -> str:
+        if not math.isfinite(value):
+            return " "
+        return bars[round((value - low) / span * (len(bars) - 1))] if span else bars[0]
+
+    return "".join(map(bar, shown))
+
+
+def _fewer(values: list[float], width: int) -> list[float]:
+    if len(values) <= width:
+        return values
+    out = []
+    for place in range(width):
+        part = values[place * len(values) // width : (place + 1) * len(values) // width]
+        finite = [value for value in part if math.isfinite(value)]
+        out.append(sum(finite) / len(finite) if finite else math.nan)
+    return out
+
+
+def conversation(rollout: Rollout) -> list[tuple[str, str]]:
+    """Role and printable text of every message of a rollout, tool calls as they were written."""
+    out = []
+    for message in rollout.messages:
+        text = message.text[-_LONGEST:]
+        for call in message.tool_calls:
+            text += f" → {call.name}({call.raw[:_LONGEST]})"
+        out.append((message.role, printable(text, lines=True).strip()))
+    return out
