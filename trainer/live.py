@@ -194,6 +194,7 @@ class LiveProgress(Progress):
 
     def __enter__(self) -> Self:
         self._live.start(refresh=True)
+        self.console.show_cursor(True)  # so that a process that is killed leaves a terminal that can be used
         return self
 
     def __exit__(

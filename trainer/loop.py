@@ -28,7 +28,7 @@ from envhub.trainer.data import TaskSampler
 from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, sampling_of, truncates
 from envhub.trainer.plotting import plot
-from envhub.trainer.progress import Progress
+from envhub.trainer.progress import Progress, StepShown
 from envhub.trainer.sft.warm import warm_start
 from envhub.trainer.stopping import whole
 from envhub.trainer.strategy import StepReport, Strategy
@@ -95,6 +95,7 @@ class Trainer:
 
         When it is cancelled, the update or the save that goes on comes to its end, and the last finished step is saved.
         """
+        self.progress.title(f"{self.algorithm.name} on {self.plan.environment.id}")
         await self.canary.check(self.version)
         try:
             await self._run()
@@ -128,7 +129,7 @@ class Trainer:
         await whole(self.save())
         await self._compare("after training")
         self.draw()
-        self.progress.say(f"checkpoint: {self._last()}")
+        self.progress.tell(f"checkpoint: {self._last()}")
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -157,7 +158,7 @@ class Trainer:
         values["update_seconds"] = time.monotonic() - updating
         if ahead is not None:
             await asyncio.wait([ahead])
-        values["transfer_seconds"] = await self.sync()
+        values |= await self.sync()
         values["rollout_seconds"] = collected.seconds
         values["step_seconds"] = time.monotonic() - begun
         values["tokens_per_second"] = values["sampled_tokens"] / max(1e-9, collected.seconds)
@@ -219,7 +220,7 @@ class Trainer:
             longest = f", longest in {waiting[0].stage} for {waiting[0].seconds:.0f} s" if waiting else ""
             return f"step {self.step + 1} of {config.steps}: {done} of {total} rollouts{longest}"
 
-        async with self.progress.during(describe_now):
+        async with self.progress.during(describe_now, lambda: done / total):
             async for group in self.pool.run(tasks, config.group_size, name=lambda task: f"{task.id}#{next(places)}"):
                 groups.append(group)
                 done += config.group_size
@@ -315,25 +316,28 @@ class Trainer:
         for reason in reasons:
             self.skipped = self.skipped + 1 if reason else 0
             if reason:
-                self.progress.say(f"step {self.step + 1}: the update was skipped: {reason}{kept}")
+                self.progress.warn(f"step {self.step + 1}: the update was skipped: {reason}{kept}")
             if self.skipped >= SKIPPED_IN_A_ROW:
                 raise UserError(
                     f"{SKIPPED_IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate, "
                     "or look at the rollouts of the last steps"
                 )
 
-    async def sync(self) -> float:
-        """Give the engine the new weights; returns seconds."""
+    async def sync(self) -> dict[str, float]:
+        """Give the engine the new weights and prove that it has them; returns the seconds of both."""
         self.version += 1
-        seconds = await self.transfer.send(self.strategy, self.agent.engine, self.version)
         doubted = self.canary.doubted
-        await self.canary.check(self.version)
+        async with self.progress.during(lambda: "giving the engine the new weights"):
+            seconds = await self.transfer.send(self.strategy, self.agent.engine, self.version)
+            begun = time.monotonic()
+            await self.canary.check(self.version)
+            canary = time.monotonic() - begun
         if self.canary.doubted > doubted:
-            self.progress.say(
+            self.progress.warn(
                 f"warning: after the transfer of version {self.version} the engine first gave wrong logprobs, then right ones "
                 f"({self.canary.doubted} wrong answers in this run)"
             )
-        return seconds
+        return {"transfer_seconds": seconds, "canary_seconds": canary}
 
     def record(self, groups: list[Group], values: dict[str, float]) -> None:
         """Write a step's rollouts and metrics, and say a line."""
@@ -342,13 +346,19 @@ class Trainer:
                 self.store.add(rollout, phase="train", step=self.step)
         self.ledger.check()
         if self.algorithm.needs_groups and rollouts_of(groups) and not values["groups_with_spread"]:
-            self.progress.say(
+            self.progress.warn(
                 f"step {self.step}: warning: nothing was learnt, the rewards of no group differ; take easier tasks, a larger "
                 "--group-size, or --warm-start"
             )
         if alarm := alarms.mismatch(values, truncated=truncates(self.config)):
-            self.progress.say(f"step {self.step}: warning: {alarm}")
-        self.log.write(self.step, "train", {**values, "epoch": self.sampler.epoch, "ledger": self.ledger.to_dict()})
+            self.progress.warn(f"step {self.step}: warning: {alarm}")
+        faults = Counter(r.fault for group in groups for r in group.dropped if r.fault is not None)
+        ledger = self.ledger.to_dict()
+        self.log.write(
+            self.step, "train", {**values, "epoch": self.sampler.epoch, "faults": dict(faults), "ledger": ledger}
+        )
+        example = next(iter(rollouts_of(groups)), None)
+        self.progress.finished(StepShown(self.step, self.config.steps, values, ledger, example))
         dropped = f", {values['dropped']:.0f} dropped" if values["dropped"] else ""
         self.progress.say(
             f"step {self.step}/{self.config.steps}  reward {values['reward']:.3f}  passed {values['passed']:.2f}  "

@@ -74,17 +74,17 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
             dropped = metrics.forget_after(path, saved.step if saved is not None else -1)
             progress.say(_ANEW if saved is None else f"going on after step {saved.step}")
             for text in filter(None, (missing if saved is not None else "", dropped)):
-                progress.say(text)
+                progress.warn(text)
             folder.write_config(settings)
         launcher = LocalLauncher()
         stack.callback(launcher.close)
         try:
-            with second_at_once(lambda: progress.say(_STOPPING)):
+            with second_at_once(lambda: progress.warn(_STOPPING)):
                 await _train(
                     config, planned, initial, reference, source, tokenizer, folder, store, saved, launcher, progress
                 )  # fmt: skip
         except asyncio.CancelledError:
-            progress.say(_how_to_go_on(path))
+            progress.tell(_how_to_go_on(path))
             raise
     return path
 
@@ -154,7 +154,7 @@ async def _train(
                 async with Watchdog():
                     await trainer.run()
         except EnvhubError:
-            progress.say(_how_to_go_on(folder.path))
+            progress.tell(_how_to_go_on(folder.path))
             raise
         finally:
             await trainer.pool.close()
