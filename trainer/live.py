@@ -23,6 +23,7 @@ _KEPT = 3  # warnings
 _BESIDE = 4  # lines of the terminal that are left to what was said
 _FRAMES_A_SECOND = 2.0
 _STEPS = 1_000
+_WIDEST = 500  # characters of a line that are looked at
 
 
 def progress_for(*, plain: bool = False, quiet: bool = False, console: Console | None = None) -> Progress:
@@ -89,7 +90,7 @@ class View:
 
     def _header(self, width: int, plain: bool) -> Text:
         step = "" if self.last is None else f", step {self.last.step} of {self.last.steps}"
-        text = f"{printable(self.title)}{step}, {_clock(self.clock() - self.begun)} "
+        text = f"{printable(self.title[:_WIDEST])}{step}, {_clock(self.clock() - self.begun)} "
         return Text(text + ("-" if plain else "─") * max(0, width - cell_len(text)), "bold")
 
     def _now(self, phase: Phase, plain: bool) -> str:
@@ -137,7 +138,9 @@ def _counts(counts: Mapping[str, int], what: str) -> str:
 
 def _sample(rollout: Rollout, room: int, width: int) -> list[Text]:
     """The end of a rollout in `room` lines: a headline, and the last lines of its conversation."""
-    head = f"a rollout of {printable(rollout.task.id)}: reward {rollout.reward:.3f}, {len(rollout.turns)} turns"
+    head = (
+        f"a rollout of {printable(rollout.task.id[:_WIDEST])}: reward {rollout.reward:.3f}, {len(rollout.turns)} turns"
+    )
     lines = []
     for role, text in reversed(conversation(rollout)):
         if len(lines) >= room - 1:
@@ -165,7 +168,7 @@ def _folded(line: str, width: int) -> list[str]:
 
 
 def _row(label: str, text: str, style: str = "") -> Text:
-    return Text.assemble((f"{label:<{_LABEL}}", "dim"), (printable(text), style))
+    return Text.assemble((f"{label:<{_LABEL}}", "dim"), (printable(text[:_WIDEST]), style))
 
 
 def _number(values: Mapping[str, Any], name: str, digits: int) -> str:

@@ -8,21 +8,22 @@ from envhub.rollout import Rollout
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS = "_.-=*#"
-_LONGEST = 20_000  # characters that are looked at: more is never shown
-_UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_LONGEST = 4_000  # characters that are looked at: more is never shown
 
 
 def printable(text: str, *, lines: bool = False) -> str:
     """The text with a `·` for each character that moves the cursor, turns the direction or has no form.
 
-    With `lines`, line ends stay. Tabs become spaces.
+    With `lines`, line ends stay. Tabs and other spaces become spaces.
     """
     if text.isprintable():
         return text
     text = text.replace("\r\n", "\n").replace("\t", "    ")
-    return "".join(
-        char if (lines and char == "\n") or unicodedata.category(char) not in _UNSHOWN else "·" for char in text
-    )
+    return "".join(char if (lines and char == "\n") or char.isprintable() else _instead(char) for char in text)
+
+
+def _instead(char: str) -> str:
+    return " " if unicodedata.category(char) == "Zs" else "·"
 
 
 def clipped(text: str, size: int) -> str:
