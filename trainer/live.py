@@ -141,7 +141,7 @@ def _sample(rollout: Rollout, room: int, width: int) -> list[Text]:
     head = (
         f"a rollout of {printable(rollout.task.id[:_WIDEST])}: reward {rollout.reward:.3f}, {len(rollout.turns)} turns"
     )
-    lines = []
+    lines: list[Text] = []
     for role, text in reversed(conversation(rollout)):
         if len(lines) >= room - 1:
             break

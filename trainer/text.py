@@ -65,7 +65,7 @@ def _fewer(values: list[float], width: int) -> list[float]:
 
 def conversation(rollout: Rollout) -> list[tuple[str, str]]:
     """Role and printable text of every message of a rollout, tool calls as they were written."""
-    out = []
+    out: list[tuple[str, str]] = []
     for message in rollout.messages:
         text = message.text[-_LONGEST:]
         for call in message.tool_calls:
