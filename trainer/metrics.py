@@ -1,13 +1,14 @@
 """Metrics of a run: JSON lines and TensorBoard."""
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from envhub import strict_json
-from envhub.errors import DataError
+from envhub.errors import DataError, UserError
 from envhub.home import write_atomically
 from envhub.records import JsonlWriter
 from envhub.records.jsonl import is_whole
@@ -23,25 +24,39 @@ class MetricsLog:
     def __init__(self, folder: Path, *, tensorboard: bool) -> None:
         self._writer = JsonlWriter(folder / FILE)
         self._board: Any = None
+        self._events = folder / "tensorboard"
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
+            from envhub.trainer.events import EventFile
 
-            self._board = SummaryWriter(str(folder / "tensorboard"))
+            with self._writing():
+                self._board = EventFile(self._events)
 
     def write(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a row; `kind` is `train` or `eval`. Numbers also go to TensorBoard as `kind/name`."""
+        """Write a row; `kind` is `train` or `eval`. Numbers also go to TensorBoard as `kind/name`. Raises UserError."""
         self._writer.write({"step": step, "kind": kind, **{name: _or_null(value) for name, value in values.items()}})
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
-            self._board.flush()
+        if self._board is None:
+            return
+        numbers = {
+            f"{kind}/{name}": float(value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        }
+        with self._writing():
+            self._board.write(step, numbers)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise UserError(f"cannot write {self._events}: {problem.strerror or problem}") from problem
 
     def close(self) -> None:
         """Close the files."""
         self._writer.close()
         if self._board is not None:
-            self._board.close()
+            with contextlib.suppress(OSError):  # what was not written was said when it was to be
+                self._board.close()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

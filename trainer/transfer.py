@@ -4,6 +4,8 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from envhub.agents.engines import Engine, WeightUpdate
 from envhub.errors import EngineFault, UserError, did_you_mean
 from envhub.trainer.strategy import Strategy
@@ -24,7 +26,7 @@ class WeightTransfer(ABC):
 
     @abstractmethod
     def update(self, strategy: Strategy, version: int) -> WeightUpdate:
-        """What the engine is given."""
+        """What the engine is given. Raises UserError where it cannot be written."""
 
 
 class SameMemory(WeightTransfer):
@@ -42,7 +44,10 @@ class ModelFolder(WeightTransfer):
         self.folder = folder
 
     def update(self, strategy: Strategy, version: int) -> WeightUpdate:
-        strategy.save_model(self.folder)
+        try:
+            strategy.save_model(self.folder)
+        except (OSError, SafetensorError) as problem:
+            raise UserError(f"cannot write the weights to {self.folder}: {problem}") from problem
         return WeightUpdate(version, path=self.folder)
 
 

@@ -1,5 +1,6 @@
 """Rollouts as JSON lines."""
 
+import contextlib
 import json
 import math
 import os
@@ -31,17 +32,19 @@ class JsonlWriter(Closing):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.cut = _ended(path)
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)  # nothing is left over for `close`, which then cannot fail
         except OSError as problem:
             raise UserError(f"cannot write {path}: {problem.strerror}") from problem
 
     def write(self, value: dict[str, Any]) -> None:
-        """Append an object. Raises UserError when the disk is full, the file cannot be written, or the value has no JSON."""
-        line = encode(value) + b"\n"
+        """Append an object. Raises UserError when the disk is full or the file cannot be written; it is as before then."""
+        line, end = memoryview(encode(value) + b"\n"), self._file.tell()
         try:
-            self._file.write(line)
-            self._file.flush()
+            while line:
+                line = line[self._file.write(line) :]
         except OSError as problem:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
             raise UserError(f"cannot write {self.path}: {problem.strerror}") from problem
 
     def close(self) -> None:

@@ -1,7 +1,10 @@
 """Rollouts in SQLite: columns to select by, and the whole record to re-score and replay from."""
 
 import contextlib
+import errno
 import math
+import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +17,7 @@ from envhub.rollout import Rollout
 from envhub.strict_json import named
 
 T = TypeVar("T")
+_FULL = 1 << 16  # bytes that are left on a disk that has no room
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rollouts (
@@ -75,7 +79,7 @@ class RolloutStore(Closing):
             with self._database:
                 self._database.execute(_INSERT, row)
         except sqlite3.Error as problem:
-            raise UserError(f"cannot write {self.path}: {problem}") from problem
+            raise self._unwritten(problem) from problem
 
     def check(self) -> None:
         """Read the whole file. Raises DataError where it is damaged."""
@@ -96,7 +100,7 @@ class RolloutStore(Closing):
                 self._database.execute("DELETE FROM rollouts")
                 self._database.executemany(_INSERT, rows)
         except sqlite3.Error as problem:
-            raise UserError(f"cannot write {self.path}: {problem}") from problem
+            raise self._unwritten(problem) from problem
 
     def get(self, id: str) -> Rollout:
         """The rollout of an id, or of a prefix of it that is unique. Raises UserError."""
@@ -146,7 +150,14 @@ class RolloutStore(Closing):
                     "DELETE FROM rollouts WHERE phase = ? AND step > ?", (phase, step)
                 ).rowcount
         except sqlite3.Error as problem:
-            raise UserError(f"cannot write {self.path}: {problem}") from problem
+            raise self._unwritten(problem) from problem
+
+    def _unwritten(self, problem: sqlite3.Error) -> UserError:
+        """The error where the file cannot be written. Where a disk is full, SQLite often says no more than I/O error."""
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(self.path.parent).free < _FULL:
+                return UserError(f"cannot write {self.path}: {os.strerror(errno.ENOSPC)} ({problem})")
+        return UserError(f"cannot write {self.path}: {problem}")
 
     def close(self) -> None:
         """Close the file."""
