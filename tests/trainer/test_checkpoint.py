@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from envhub.agents.engines import checkpoints
 from envhub.agents.session import open_agent
 from envhub.errors import UserError
 from envhub.ledger import Ledger
@@ -20,6 +21,7 @@ from envhub.trainer import checkpoint
 from envhub.trainer.algorithms import GRPO
 from envhub.trainer.batch import Rows
 from envhub.trainer.optimizer import Optimization
+from envhub.trainer.origin import Origin
 from envhub.trainer.strategy import TorchStrategy
 
 
@@ -200,6 +202,60 @@ def test_a_state_with_damaged_bytes_is_refused_or_whole(saved: checkpoint.Checkp
             saved.restore(strategy)
     file.unlink()
     with pytest.raises(UserError, match="step-000012/trainer.pt"):
+        saved.restore(strategy)
+
+
+def test_every_file_that_is_cut_off_or_missing_is_named(saved: checkpoint.Checkpoint):
+    saved.check()
+    files = [path for path in saved.path.rglob("*") if path.is_file()]
+    assert len(files) >= 6
+    for file in files:
+        whole = file.read_bytes()
+        for cut in (whole[:-1], whole[: len(whole) // 2], b""):
+            file.write_bytes(cut)
+            with pytest.raises(UserError, match=f"step-000012/{file.relative_to(saved.path)}.*step-000003"):
+                saved.check()
+        if file.name != checkpoints.META:  # without it there is no checkpoint
+            file.unlink()
+            with pytest.raises(UserError, match=f"step-000012/{file.relative_to(saved.path)}: No such file"):
+                saved.check()
+        file.write_bytes(whole)
+    saved.check()
+
+
+ORIGIN = Origin(env="a", env_config={}, split="train", seed=0, algo="ppo", kl_to="", optimizer="adamw")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"env": "b"}, "its env is 'a', the run's 'b'"),
+        ({"env_config": {"x": 1}}, "its env_config is {}, the run's {'x': 1}"),
+        ({"split": "eval"}, "its split is 'train', the run's 'eval'"),
+        ({"seed": 1}, "its seed is 0, the run's 1"),
+        ({"algo": "grpo"}, "its algo is 'ppo', the run's 'grpo'"),
+        ({"optimizer": "muon"}, "its optimizer is 'adamw', the run's 'muon'"),
+    ],
+)
+def test_a_checkpoint_of_another_configuration_is_refused(
+    saved: checkpoint.Checkpoint, change: dict[str, Any], said: str
+):
+    file = saved.path / "checkpoint.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "origin": ORIGIN.model_dump()}))
+    saved.refuse_another(ORIGIN)
+    with pytest.raises(UserError) as refusal:
+        saved.refuse_another(ORIGIN.model_copy(update=change))
+    assert str(refusal.value).startswith(
+        f"the checkpoint {saved.path} is of another configuration: {said}; set that back"
+    )
+
+
+def test_a_checkpoint_of_another_model_is_refused(saved: checkpoint.Checkpoint, strategy: TorchStrategy):
+    file = saved.path / "checkpoint.json"
+    file.write_text(file.read_text().replace(strategy.trained(), "5 values in 1 tensors"))
+    with pytest.raises(
+        UserError, match="is of another model: 5 values in 1 tensors are trained in it, and .* in this run"
+    ):
         saved.restore(strategy)
 
 

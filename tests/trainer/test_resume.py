@@ -138,3 +138,31 @@ def test_a_run_starts_again_from_its_own_configuration(finished: Path, tmp_path:
     assert {key for key in first if first[key] != second[key]} == {"output"}
     assert first["seed"] == second["seed"] == 0 and first.keys() == second.keys()
     assert [row["epoch"] for row in read_metrics(again)] == [row["epoch"] for row in read_metrics(finished)]
+
+
+@pytest.mark.slow
+def test_updates_that_are_not_finite_are_counted_over_a_stop(tmp_path: Path):
+    options = {"algo": "grpo", "kl_coef": 1e39}
+    run(tmp_path / "run", steps=2, **options)
+    with pytest.raises(UserError, match="3 updates in a row were not finite"):
+        run(tmp_path / "run", steps=4, **options)
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2]
+
+
+def test_a_resumed_run_may_change_what_does_not_make_it_another(folder: Path, capfd: pytest.CaptureFixture[str]):
+    flags = ["train", "--resume", str(folder), "--dry-run"]
+    assert (
+        command_line([*flags, "--steps", "3", "--learning-rate", "0.5", "--best", "none", "--eval-samples", "3"]) == 0
+    )
+    shown = json.loads(capfd.readouterr().out)
+    assert (shown["steps"], shown["learning_rate"], shown["best"], shown["eval_samples"]) == (3, 0.5, "none", 3)
+    for flag, value in (("--algo", "grpo"), ("--seed", "3"), ("--group-size", "2"), ("--env", "letter_count")):
+        assert command_line([*flags, flag, value]) == 2
+        assert f"a resumed run keeps its configuration: leave out {flag}" in capfd.readouterr().err
+
+
+def test_a_run_whose_configuration_was_edited_is_refused(folder: Path):
+    with pytest.raises(
+        UserError, match="is of another configuration: its algo is 'reinforce_baseline', the run's 'grpo'"
+    ):
+        run(folder, steps=2, algo="grpo")
