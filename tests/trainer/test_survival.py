@@ -279,7 +279,7 @@ def test_a_second_ctrl_c_ends_at_once(zygote: Zygote, settings: dict[str, Any], 
     until(lambda: "Ctrl-C again ends at once" in log.read_text(), log)
     os.killpg(process, signal.SIGINT)
     assert zygote.wait(process) == 130
-    assert not checkpoint.finished(tmp_path / "run" / "checkpoints"), "it has waited for the update"
+    assert not Path(f"{hold}.ended").exists(), "it has waited for the update"
     assert log.read_text().splitlines()[-1] == "envhub: interrupted"
     assert zygote.run("train", log, config={**settings, "steps": 1}, resume=tmp_path / "run") == 0, log.read_text()
 

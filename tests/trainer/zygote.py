@@ -96,7 +96,7 @@ def train(config: dict[str, Any], resume: str | None = None, largest_file: int =
 
 
 def command(arguments: list[str], hold: str = "") -> None:
-    """The command line, in a session of its own. With `hold`, an update marks that file and waits for `hold`.go."""
+    """The command line, in a session of its own. With `hold`, an update marks that file and waits for `hold`.go; `hold`.ended then."""
     from envhub.cli.app import run
     from envhub.trainer.strategy import TorchStrategy
 
@@ -108,6 +108,7 @@ def command(arguments: list[str], hold: str = "") -> None:
         until = time.monotonic() + 60
         while not Path(f"{hold}.go").exists() and time.monotonic() < until:
             time.sleep(0.02)
+        Path(f"{hold}.ended").touch()
         return plain(self, *given)
 
     if hold:
