@@ -106,8 +106,8 @@ def mismatch(values: Mapping[str, float], *, truncated: bool = False) -> str:
 
 
 def fingerprint(strategy: Strategy) -> list[tuple[float, float]]:
-    """Sum and sum of squares of every parameter, in float64."""
-    tensors = strategy.named_tensors().values()
+    """Sum and sum of squares of every parameter that training changes, in float64."""
+    tensors = strategy.named_tensors(whole=False).values()
     return [(float(t.double().sum()), float(t.double().square().sum())) for t in tensors]
 
 

@@ -80,7 +80,7 @@ class Checkpoint:
 
     @property
     def model(self) -> Path:
-        """The model folder, in Hugging Face layout."""
+        """The model folder, in Hugging Face layout, or that of the adapter, in PEFT's."""
         return self.path / _MODEL
 
     def meta(self) -> "Meta":
@@ -145,6 +145,10 @@ class Checkpoint:
             raise self.damaged(_STATE, problem.strerror or problem) from problem
         except Exception as problem:  # damaged bytes make the unpickler raise errors of any class, pages long
             raise self.damaged(_STATE, f"it cannot be read ({type(problem).__name__})") from problem
+        try:
+            strategy.load_adapter(self.model)
+        except ValueError as problem:
+            raise self.damaged(_MODEL, problem) from problem
         try:
             strategy.load_state(state)
         except ValueError as problem:

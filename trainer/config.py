@@ -17,12 +17,16 @@ from envhub.trainer.settings import (
     ClipNorm,
     Device,
     Keep,
+    LoraAlpha,
+    LoraRank,
+    LoraTargets,
     MicroTokens,
     SaveEvery,
     Schedule,
     TensorBoard,
     WarmupSteps,
     WeightDecay,
+    check_lora,
 )
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -107,6 +111,9 @@ class TrainConfig(BaseModel):
     clip_norm: ClipNorm = 1.0
     micro_tokens: MicroTokens = 4096
     gradient_checkpointing: Checkpointing = False
+    lora_rank: LoraRank = 0
+    lora_alpha: LoraAlpha | None = None
+    lora_targets: LoraTargets | None = None
     kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the reference")
     reference: str | None = Field(
         None, description="model that the KL is to, of the same vocabulary (default: the initial model)"
@@ -190,6 +197,7 @@ class TrainConfig(BaseModel):
             count = getattr(self, tasks) * getattr(self, samples)
             if count > _MOST_ROLLOUTS:
                 raise ValueError(f"{tasks} x {samples} is at most {_MOST_ROLLOUTS}, not {count}")
+        check_lora(self)
         return self
 
 

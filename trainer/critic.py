@@ -10,6 +10,7 @@ from envhub.trainer import losses
 from envhub.trainer.arithmetic import Arithmetic
 from envhub.trainer.batch import Rows
 from envhub.trainer.decoder import Decoder, Layer, Prefix, passes, positions
+from envhub.trainer.lora import Adapter
 from envhub.trainer.model import load_model
 from envhub.trainer.optimizer import Optimization, Stepper
 
@@ -39,11 +40,16 @@ class ValueModel(torch.nn.Module):
 
 
 class Critic:
-    """A value model that begins as the policy's folder, and its optimizer."""
+    """A value model that begins as the policy's folder, and its optimizer.
+
+    With `options.lora` it has an adapter of its own, and its head is trained whole.
+    """
 
     def __init__(self, model: Path, options: Optimization, arithmetic: Arithmetic) -> None:
         self.arithmetic, self.options = arithmetic, options
         loaded = load_model(model, str(arithmetic.device), gradient_checkpointing=options.gradient_checkpointing)
+        if options.lora is not None:
+            Adapter(loaded, options.lora, model)
         self.model = ValueModel(loaded).train()
         self.stepper = Stepper(self.model, options)
 
@@ -86,15 +92,25 @@ class Critic:
         return metrics, skipped
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimizer, for a checkpoint."""
-        return {"model": self.model.state_dict(), "stepper": self.stepper.state()}
+        """Weights and optimizer, for a checkpoint. Beside an adapter, the weights that never change are left out."""
+        return {"model": self._own_weights(), "stepper": self.stepper.state()}
+
+    def _own_weights(self) -> dict[str, Tensor]:
+        weights = self.model.state_dict()
+        if self.options.lora is None:
+            return weights
+        trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        return {name: weights[name] for name in trained}
 
     def load_state(self, saved: Any) -> None:
         """Take up a saved state. Raises ValueError where it does not fit."""
         if not isinstance(saved, dict) or not {"model", "stepper"} <= saved.keys():
             raise ValueError("critic: it has no model and stepper")
         try:
-            self.model.load_state_dict(saved["model"])
+            lacking = [name for name in self._own_weights() if name not in saved["model"]]
+            if lacking:
+                raise ValueError(f"critic: it lacks {lacking[0]}")
+            self.model.load_state_dict(saved["model"], strict=self.options.lora is None)
         except (RuntimeError, TypeError, AttributeError) as problem:
             raise ValueError(f"critic: {problem}") from problem
         self.stepper.load_state(saved["stepper"])

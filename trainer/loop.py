@@ -96,6 +96,8 @@ class Trainer:
         When it is cancelled, the update or the save that goes on comes to its end, and the last finished step is saved.
         """
         self.progress.title(f"{self.algorithm.name} on {self.plan.environment.id}")
+        if self.step and self.config.lora_rank:  # the engine was started with the base
+            await self.transfer.send(self.strategy, self.agent.engine, self.version)
         await self.canary.check(self.version)
         try:
             await self._run()

@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from envhub.errors import UserError
+from envhub.trainer.lora import Lora
 
 _MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Optimization:
-    """How parameters are updated. `precision` is `auto`, `float32` or `bfloat16` (autocast; parameters stay float32).
+    """Which parameters are updated (all, or with `lora` an adapter's), and how. `precision` is `auto`, `float32` or `bfloat16` (autocast; parameters stay float32).
 
     `optimizer` is `adamw`, or `muon` for the matrices of the layers with AdamW for all else. `schedule` is one of
     transformers' (`constant`, `linear`, `cosine`, …) over `total_steps` optimizer steps after `warmup_steps`.
@@ -35,12 +36,13 @@ class Optimization:
     schedule: str = "constant"
     warmup_steps: int = 0
     total_steps: int = 0
+    lora: Lora | None = None
 
     @classmethod
     def of(cls, settings: BaseModel, total_steps: int) -> "Optimization":
         """What the configuration of a run says of it, for a run of so many optimizer steps."""
         named = {field.name: getattr(settings, field.name) for field in fields(cls) if hasattr(settings, field.name)}
-        return cls(**named, total_steps=total_steps)
+        return cls(**named, total_steps=total_steps, lora=Lora.of(settings))
 
     def __post_init__(self) -> None:
         if self.total_steps and self.warmup_steps >= self.total_steps:

@@ -25,6 +25,7 @@ from envhub.trainer.config import TrainConfig
 from envhub.trainer.folder import saved_config
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
+from envhub.trainer.lora import refuse_unfit
 from envhub.trainer.optimizer import Optimization
 from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, engine_options, plan, trainer_threads
@@ -48,6 +49,7 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
     path = resume or config.output or next_folder(planned.environment.id, planned.algorithm.name)
     initial = resolve_model(config.model, notify=progress.say)
     reference = find_reference(config.reference, initial, planned.algorithm.kl_coef, progress.say)
+    refuse_unfit(initial.path, config)
     with (
         RunFolder.open(path, resume=resume is not None, what="training run") as folder,
         contextlib.ExitStack() as stack,
@@ -64,7 +66,7 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         if saved is not None:
             saved.check()
             saved.refuse_another(Origin.of(config, planned))
-            source = saved.source()
+            source = initial if config.lora_rank else saved.source()  # an adapter is taken up by the strategy
         tokenizer = saved.tokenizer() if saved is not None else load_tokenizer(source.path)
         place = path / "rollouts.sqlite"
         store, missing = (RolloutStore(place), "") if resume is None else taken_up(place)

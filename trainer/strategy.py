@@ -1,5 +1,6 @@
 """A strategy runs the model: logprobs, optimizer steps, state. One process here; others keep the same contract."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from envhub.trainer.batch import Rows
 from envhub.trainer.critic import Critic
 from envhub.trainer.decoder import Prefix, passes
 from envhub.trainer.kl import ESTIMATORS
+from envhub.trainer.lora import Adapter
 from envhub.trainer.model import TokenScorer, load_model
 from envhub.trainer.optimizer import Optimization, Stepper, described
 
@@ -63,8 +65,8 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def named_tensors(self) -> Mapping[str, Tensor]:
-        """The policy's parameters by their checkpoint names, for an engine."""
+    def named_tensors(self, *, whole: bool = True) -> Mapping[str, Tensor]:
+        """The policy's parameters by their checkpoint names, for an engine; without `whole`, those that training changes."""
 
     @abstractmethod
     def trained(self) -> str:
@@ -72,7 +74,13 @@ class Strategy(ABC):
 
     @abstractmethod
     def save_model(self, folder: Path) -> None:
-        """Write the policy in Hugging Face layout."""
+        """Write the policy in Hugging Face layout, or its adapter in that of PEFT."""
+
+    def load_adapter(self, folder: Path) -> None:  # noqa: B027 - a policy that is trained whole has none
+        """Take up the adapter that `save_model` wrote. A whole policy is read when the strategy is made.
+
+        Raises ValueError where it does not fit, UserError where it was trained beside another model.
+        """
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -84,7 +92,7 @@ class Strategy(ABC):
 
 
 class TorchStrategy(Strategy):
-    """The whole model in this process, on one device."""
+    """The whole model in this process, on one device; with `options.lora`, an adapter of it is trained."""
 
     def __init__(
         self,
@@ -95,15 +103,22 @@ class TorchStrategy(Strategy):
         critic: Optimization | None = None,
         device: str = "auto",
     ) -> None:
-        """`reference` is the folder of a model to compare with; `critic` says how one is trained, None that there is none."""
+        """`reference` is the folder of a model to compare with; `critic` says how one is trained, None that there is none.
+
+        With an adapter the reference of the same folder is the model itself without it, and no second one is held.
+        """
         self.options, self.arithmetic = options, Arithmetic(device, options.precision)
         self.device = self.arithmetic.device
         self.model = load_model(model, str(self.device), gradient_checkpointing=options.gradient_checkpointing)
+        self.adapter = None if options.lora is None else Adapter(self.model, options.lora, model)
         self.model.train()
         self._scorer = TokenScorer(self.model)
         self._reference = None
         self._refreshed = False
-        if reference is not None:
+        self._bare = self.adapter if reference == model else None  # without which the model is the reference
+        if self._bare is not None:
+            self._reference = self._scorer
+        elif reference is not None:
             frozen = load_model(reference, str(self.device)).eval().requires_grad_(False)
             self._reference = TokenScorer(frozen)
         self.stepper = Stepper(self.model, options)
@@ -122,9 +137,11 @@ class TorchStrategy(Strategy):
         if scorer is None:
             raise ValueError("this strategy holds no reference")
         out = torch.zeros(rows.token_ids.shape)
-        for part, prefix in passes(scorer, rows.numbered(), self.options.micro_tokens, self.arithmetic):
-            logprobs, _ = self._forward(scorer, part, temperature, prefix)
-            out[part.owner, : logprobs.shape[1]] = logprobs.cpu()
+        without = self._bare.reference if reference and self._bare is not None else contextlib.nullcontext
+        with without():
+            for part, prefix in passes(scorer, rows.numbered(), self.options.micro_tokens, self.arithmetic):
+                logprobs, _ = self._forward(scorer, part, temperature, prefix)
+                out[part.owner, : logprobs.shape[1]] = logprobs.cpu()
         return out
 
     def values(self, rows: Rows) -> Tensor:
@@ -141,7 +158,10 @@ class TorchStrategy(Strategy):
     def refresh_reference(self) -> None:
         if self._reference is None:
             raise ValueError("this strategy holds no reference")
-        self._reference.model.load_state_dict(self.model.state_dict())
+        if self._bare is not None:
+            self._bare.keep_reference()
+        else:
+            self._reference.model.load_state_dict(self.named_tensors())
         self._refreshed = True
 
     def step(
@@ -199,14 +219,23 @@ class TorchStrategy(Strategy):
         _add(sums, "importance_squared", (importance**2 * mask).sum())
         sums["max_mismatch"] = max(sums.get("max_mismatch", 0.0), float(difference.abs().max()))
 
-    def named_tensors(self) -> Mapping[str, Tensor]:
+    def named_tensors(self, *, whole: bool = True) -> Mapping[str, Tensor]:
+        if self.adapter is not None:
+            return self.adapter.merged(whole=whole)
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
 
     def trained(self) -> str:
         return described(self.model)
 
     def save_model(self, folder: Path) -> None:
-        self.model.save_pretrained(folder)
+        if self.adapter is not None:
+            self.adapter.save(folder)
+        else:
+            self.model.save_pretrained(folder)
+
+    def load_adapter(self, folder: Path) -> None:
+        if self.adapter is not None:
+            self.adapter.load(folder)
 
     def state(self) -> dict[str, Any]:
         out = {"stepper": self.stepper.state(), "torch_rng": torch.get_rng_state()}
@@ -215,7 +244,8 @@ class TorchStrategy(Strategy):
         if self.critic is not None:
             out["critic"] = self.critic.state()
         if self._refreshed and self._reference is not None:
-            out["reference"] = self._reference.model.state_dict()
+            kept = None if self._bare is None else self._bare.kept
+            out["reference"] = self._reference.model.state_dict() if kept is None else kept
         return out
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -234,7 +264,10 @@ class TorchStrategy(Strategy):
             self.critic.load_state(state["critic"])
         if "reference" in state and self._reference is not None:
             try:
-                self._reference.model.load_state_dict(state["reference"])
+                if self._bare is not None:
+                    self._bare.keep_reference(state["reference"])
+                else:
+                    self._reference.model.load_state_dict(state["reference"])
             except (RuntimeError, TypeError, AttributeError) as problem:
                 raise ValueError(f"reference: {problem}") from problem
             self._refreshed = True

@@ -124,9 +124,11 @@ class Engine(ABC):
 
     `speaks` is `"tokens"` (the executor renders and records token ids) or `"chat"` (the engine takes messages; nothing
     can be trained on). `max_context` is the longest prompt plus output in tokens, None where there is none to know.
+    `takes_part` says that a weight update may hold some of the weights only; the others stay as they are then.
     """
 
     speaks: ClassVar[str] = "tokens"
+    takes_part: ClassVar[bool] = False
     name: str = "engine"
     model: str = ""
     max_context: int | None = None

@@ -84,6 +84,7 @@ class TransformersEngine(Engine):
     """
 
     name = "transformers"
+    takes_part = True
 
     def __init__(self, model: str, **options: Any) -> None:
         self.model = model

@@ -57,6 +57,15 @@ def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> 
         path.unlink(missing_ok=True)
 
 
+def write_weights(tensors: Mapping[str, "torch.Tensor"], file: Path) -> None:
+    """Write tensors to a safetensors file, tied ones once. Raises OSError or SafetensorError where it cannot be written."""
+    from safetensors.torch import save_file
+
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in without_ties(tensors).items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(ready, file, metadata={"format": "pt"})
+
+
 def iterate_file(path: Path) -> Iterator[tuple[str, "torch.Tensor"]]:
     """The named tensors of a safetensors file, or of every such file of a folder.
 

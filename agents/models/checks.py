@@ -147,7 +147,7 @@ def _sampled_blocks(file: Path) -> Iterator[bytes]:
 
 def _instead_of_config(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
-        return "it holds a LoRA adapter: merge it into its base model and save that (PEFT's merge_and_unload)"
+        return f"it holds a LoRA adapter: merge it into its base model and use that (envhub merge {folder})"
     inside = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/config.json"))
     if inside:
         return f"did you mean {folder / inside[-1]}?"

@@ -85,7 +85,8 @@ def _local(folder: Path, spec: str) -> Path:
         hint = did_you_mean(spec, ALIASES) if plain else ""
         raise ModelError(f"no model {spec!r}: no such folder{hint or '; ' + _choices()}")
     nested = folder / "model"
-    if not (folder / "config.json").exists() and (nested / "config.json").is_file():
+    described = any((nested / name).is_file() for name in ("config.json", "adapter_config.json"))
+    if not (folder / "config.json").exists() and described:
         return nested.resolve()
     of_run = checkpoints.finished(folder / "checkpoints")
     return (of_run[-1][1] / "model" if of_run else folder).resolve()

@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": "Compare two evaluations.",
     "train": "Train a model on an environment.",
     "sft": "Train a model on written or recorded conversations.",
+    "merge": "Merge a trained adapter into its base model.",
     "plot": "Draw the curves of training runs.",
     "replay": "Run recorded rollouts again and report the first difference.",
     "doctor": "Examine this installation and say how to repair it.",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from envhub.agents.engines.base import Seed, TokenCount
 from envhub.environment import validate_config
@@ -14,12 +14,16 @@ from envhub.trainer.settings import (
     ClipNorm,
     Device,
     Keep,
+    LoraAlpha,
+    LoraRank,
+    LoraTargets,
     MicroTokens,
     SaveEvery,
     Schedule,
     TensorBoard,
     WarmupSteps,
     WeightDecay,
+    check_lora,
 )
 
 SOURCES = ("data", "from_oracle", "from_rollouts")
@@ -82,11 +86,19 @@ class SftConfig(BaseModel):
     clip_norm: ClipNorm = 1.0
     micro_tokens: MicroTokens = 4096
     gradient_checkpointing: Checkpointing = False
+    lora_rank: LoraRank = 0
+    lora_alpha: LoraAlpha | None = None
+    lora_targets: LoraTargets | None = None
 
     output: Path | None = Field(None, description="run folder (default: runs/sft-SOURCE-N)")
     save_every: SaveEvery = 0
     keep: Keep = 2
     tensorboard: TensorBoard = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SftConfig":
+        check_lora(self)
+        return self
 
     @property
     def source(self) -> str:

@@ -18,6 +18,7 @@ from envhub.records import RolloutStore, RunFolder, numbered_folder
 from envhub.trainer import checkpoint
 from envhub.trainer.algorithms import SFT
 from envhub.trainer.launcher import LocalLauncher
+from envhub.trainer.lora import refuse_unfit
 from envhub.trainer.metrics import MetricsLog
 from envhub.trainer.optimizer import Optimization
 from envhub.trainer.progress import Progress
@@ -55,6 +56,7 @@ class Planned:
 async def plan(config: SftConfig, *, progress: Progress | None = None) -> tuple[Planned, Path, ChatTemplateRenderer]:
     """Find the model and make the samples; nothing is trained. Raises UserError."""
     source = resolve_model(config.model, notify=(progress or Progress()).say)
+    refuse_unfit(source.path, config)
     renderer = load_renderer(source.path)
     gathered = await gather(config, source, renderer)
     training, held = hold_out(gathered.examples.items, config.eval_fraction, config.seed)

@@ -43,11 +43,14 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bo
         raise UserError(f"{config} cannot be read: {detail}") from None
     if dry_run:
         from envhub.agents.models import resolve_model
+        from envhub.trainer.lora import refuse_unfit
         from envhub.trainer.plan import plan
         from envhub.trainer.reference import find_reference
 
         algorithm = plan(resolved).algorithm
-        find_reference(resolved.reference, resolve_model(resolved.model), algorithm.kl_coef)
+        initial = resolve_model(resolved.model)
+        find_reference(resolved.reference, initial, algorithm.kl_coef)
+        refuse_unfit(initial.path, resolved)
         values_of = resolved.model_dump(mode="json")
         click.echo(dumps(values_of, indent=2))
         for source, names in origins(layers(chosen, config)).items():
