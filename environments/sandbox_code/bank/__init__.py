@@ -1,7 +1,8 @@
 """The task bank: Python functions whose docstring is the task and whose body is the reference solution.
 
-A level's file opens with `task = Level(n)` and decorates one function per task. Arguments and results are JSON
-values: None, bool, int, float, str, list, and dict with str keys.
+A level's file opens with `task = Level(n)` and decorates one function per task; where a level has several files, the
+others import `task` from the first. Arguments and results are JSON values: None, bool, int, float, str, list, and dict
+with str keys.
 """
 
 import ast
@@ -17,6 +18,7 @@ from random import Random
 from typing import Any, TypeVar
 
 LEVELS = (1, 2, 3, 4, 5, 6)
+FILES = ("level_1", "level_1_text", "level_1_lists", "level_2", "level_3", "level_4", "level_5", "level_6")
 
 Draw = Callable[[Random], Any]
 Arguments = tuple[Any, ...]
@@ -118,10 +120,8 @@ def _split_source(function: Callable[..., Any]) -> tuple[str, str, str]:
 @cache
 def load_bank() -> tuple[BankTask, ...]:
     """Return every task, level by level, in the order of the files."""
-    tasks: list[BankTask] = []
-    for number in LEVELS:
-        tasks += importlib.import_module(f"{__name__}.level_{number}").task.tasks
-    return tuple(tasks)
+    levels = [importlib.import_module(f"{__name__}.{file}").task for file in FILES]
+    return tuple(task for level in dict.fromkeys(levels) for task in level.tasks)
 
 
 def expected(task: BankTask, arguments: Sequence[Any]) -> Any:

@@ -3,6 +3,8 @@ import builtins
 import copy
 import csv
 import fnmatch
+import heapq
+import inspect
 import itertools
 import json
 import math
@@ -70,12 +72,14 @@ INDEPENDENT: dict[str, Any] = {
     "can_split": lambda s, words: bool(words and re.fullmatch(f"(?:{'|'.join(words)})*", s)) or s == "",
     "common_elements": lambda a, b: sorted((Counter(a) & Counter(b)).elements()),
     "count_groups": groups_by_merging,
+    "count_down_from": lambda n: list(reversed(range(1, n + 1))),
     "digital_root": lambda n: (n - 1) % 9 + 1 if n else 0,
     "edit_distance": steps_between,
     "evaluate_expression": lambda s: eval(s),
     "factorial": math.factorial,
     "fewest_coins": coins_by_count,
     "greatest_common_divisor": math.gcd,
+    "has_duplicates": lambda numbers: any(numbers.count(n) > 1 for n in numbers),
     "insertion_index": bisect.bisect_left,
     "largest_stretch_sum": lambda ns: max(sum(ns[i:j]) for i in range(len(ns)) for j in range(i + 1, len(ns) + 1)),
     "least_common_multiple": math.lcm,
@@ -87,15 +91,22 @@ INDEPENDENT: dict[str, Any] = {
     "merge_intervals": covered,
     "merge_sorted": lambda a, b: sorted(a + b),
     "next_permutation": next_arrangement,
+    "number_of_digits": lambda n: next(k for k in itertools.count(1) if n < 10**k),
     "number_to_binary": lambda n: f"{n:b}",
     "parse_csv_line": lambda line: next(csv.reader([line]), []) or [""],
     "pascal_row": lambda n: [math.comb(n, k) for k in range(n + 1)],
     "primes_up_to": lambda n: [p for p in range(2, n + 1) if all(p % d for d in range(2, p))],
     "product": math.prod,
+    "round_down_to_ten": lambda n: n - n % 10,
     "run_length_encode": lambda s: "".join(f"{len(list(run))}{c}" for c, run in itertools.groupby(s)),
     "running_max": lambda numbers: list(itertools.accumulate(numbers, max)),
     "running_sum": lambda numbers: list(itertools.accumulate(numbers)),
+    "second_largest": lambda numbers: heapq.nlargest(2, numbers)[1],
+    "sorted_different": lambda numbers: [n for n in range(10) if n in numbers],
+    "spread_of_three": lambda a, b, c: max(abs(a - b), abs(b - c), abs(a - c)),
     "squeeze": lambda s: "".join(c for c, _ in itertools.groupby(s)),
+    "sum_up_to": lambda n: n * (n + 1) // 2,
+    "tens_digit": lambda n: int(f"{n:02}"[-2]),
     "wrap_words": lambda s, width: textwrap.wrap(s, width, break_long_words=False),
 }
 
@@ -105,10 +116,17 @@ def drawn(task: BankTask, count: int) -> list[tuple[Any, ...]]:
     return [task.draw(rng) for _ in range(count)]
 
 
+def outcome(task: BankTask, arguments: tuple[Any, ...]) -> str:
+    try:
+        return repr(expected(task, arguments))
+    except (IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        return type(error).__name__
+
+
 def test_bank_has_enough_tasks_on_every_level() -> None:
     counts = [sum(task.level == level for task in BANK) for level in range(1, 7)]
-    assert all(count >= least for count, least in zip(counts, (45, 35, 30, 20, 20, 15), strict=True)), counts
-    assert len(BANK) >= 150
+    assert all(count >= least for count, least in zip(counts, (180, 35, 30, 20, 20, 15), strict=True)), counts
+    assert len(BANK) >= 300
 
 
 def test_levels_appear_in_order() -> None:
@@ -119,6 +137,18 @@ def test_ids_and_names_are_unique_and_hide_no_builtin() -> None:
     assert len({task.id for task in BANK}) == len(BANK)
     assert len({task.name for task in BANK}) == len(BANK)
     assert not [task.name for task in BANK if hasattr(builtins, task.name)]
+
+
+def test_no_two_tasks_of_the_first_level_are_the_same() -> None:
+    by_arguments: dict[str, list[BankTask]] = {}
+    for task in BANK:
+        if task.level == 1:
+            kinds = [str(parameter.annotation) for parameter in inspect.signature(task.function).parameters.values()]
+            by_arguments.setdefault(", ".join(kinds), []).append(task)
+    for tasks in by_arguments.values():
+        for a, b in itertools.combinations(tasks, 2):
+            inputs = [*a.cases, *b.cases, *drawn(a, 40), *drawn(b, 40)]
+            assert any(outcome(a, arguments) != outcome(b, arguments) for arguments in inputs), (a.id, b.id)
 
 
 def test_first_task_reads_as_written() -> None:

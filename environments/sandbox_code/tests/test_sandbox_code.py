@@ -72,7 +72,12 @@ def test_the_same_task_has_the_same_hidden_tests():
 def test_train_and_eval_share_no_task():
     tasks = SandboxCodeEnvironment(levels=LEVELS).tasks
     ids = [task.id for split in tasks.splits for task in tasks.iterate(split)]
-    assert len(ids) == len(set(ids)) >= 150
+    assert len(ids) == len(set(ids)) >= 300
+
+
+def test_enough_tasks_of_the_first_level_are_held_out():
+    tasks = SandboxCodeEnvironment().tasks
+    assert 30 <= len(list(tasks.iterate("eval"))) < len(list(tasks.iterate("train"))) / 3
 
 
 @pytest.mark.parametrize(
