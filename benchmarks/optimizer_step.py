@@ -27,7 +27,7 @@ from benchmarks.rollouts import lognormal, written
 from envhub.agents.models import resolve_model
 from envhub.rollout import Rollout
 from envhub.trainer.algorithms import GRPO
-from envhub.trainer.batch import build_rows, partition
+from envhub.trainer.batch import build_rows, micro_batches
 from envhub.trainer.optimizer import Optimization
 from envhub.trainer.strategy import TorchStrategy
 
@@ -89,7 +89,7 @@ def bare(shape: Shape) -> Callable[[], float]:
 
     def step() -> float:
         began = time.perf_counter()
-        for part in map(rows.select, partition(rows.lengths, BUDGET)):
+        for part in micro_batches(rows, BUDGET):
             attention = (torch.arange(part.token_ids.shape[1]) < part.lengths[:, None]).long()
             logits = model(input_ids=part.token_ids, attention_mask=attention, use_cache=False).logits[:, :-1]
             logprobs = logits.log_softmax(-1).gather(-1, part.token_ids[:, 1:, None])[..., 0]

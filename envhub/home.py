@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import glob
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,22 @@ def write_atomically(path: Path, text: str) -> None:
             raise
     except OSError as problem:
         raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+
+
+@contextlib.contextmanager
+def folder_beside(target: Path, mark: str) -> Iterator[Path]:
+    """A folder to fill, which is renamed to `target` at the end of the block, or removed where the block raises.
+
+    Until then its name begins with `.NAME.MARK-`. Nothing may stand at `target` when the block ends. Raises OSError.
+    """
+    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{mark}-", dir=target.parent))
+    try:
+        made.chmod(0o755)
+        yield made
+        made.rename(target)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
 
 
 def forget_unfinished(path: Path) -> None:

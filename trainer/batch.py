@@ -1,9 +1,8 @@
 """From groups of rollouts to rows of tokens with advantages, and to micro-batches."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -225,7 +224,7 @@ def partition(lengths: Tensor, token_budget: int) -> list[list[int]]:
         middle = (low + high) // 2
         low, high = (low, middle) if len(cut(middle)) == least else (middle + 1, high)
     starts = cut(high)
-    return [order[start:end] for start, end in itertools.pairwise([*starts, len(order)])]
+    return [order[start:end] for start, end in pairwise([*starts, len(order)])]
 
 
 def micro_batches(rows: Rows, token_budget: int) -> Iterator[Rows]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from envhub.trainer import losses
 from envhub.trainer.arithmetic import Arithmetic
 from envhub.trainer.batch import Rows
-from envhub.trainer.decoder import Decoder, Layer, Prefix, passes, positions
+from envhub.trainer.decoder import Decoder, Prefix, passes, positions
 from envhub.trainer.lora import Adapter
 from envhub.trainer.model import load_model
 from envhub.trainer.optimizer import Optimization, Stepper
@@ -21,21 +21,16 @@ class ValueModel(torch.nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.decoder = model.get_decoder()
-        self._decoder = Decoder(self.decoder)
-        self.shares = self._decoder.shares
+        self.states = Decoder(self.decoder)
         width = model.get_input_embeddings().weight.shape[1]
         self.head = torch.nn.Linear(width, 1, device=model.device)
         torch.nn.init.zeros_(self.head.weight)  # it begins with the value 0 everywhere, not with noise
         torch.nn.init.zeros_(self.head.bias)
 
-    def encode(self, token_ids: Tensor, lengths: Tensor) -> list[Layer]:
-        """See `Decoder.encode`."""
-        return self._decoder.encode(token_ids, lengths)
-
     def forward(self, token_ids: Tensor, lengths: Tensor, mask: Tensor, prefix: Prefix | None = None) -> Tensor:
         """Values [rows, tokens] in float32 before each masked token, 0 elsewhere; shapes as those of `TokenScorer`."""
         rows, at = positions(mask)
-        values: Tensor = self.head(self._decoder(token_ids, lengths, mask, prefix).float())[:, 0]
+        values: Tensor = self.head(self.states(token_ids, lengths, mask, prefix).float())[:, 0]
         return torch.zeros(token_ids.shape, device=token_ids.device).index_put((rows, at), values.float())
 
 
@@ -63,7 +58,7 @@ class Critic:
     def values(self, rows: Rows) -> Tensor:
         """The values [rows, tokens] before each action token, without gradient."""
         out = torch.zeros(rows.token_ids.shape)
-        for part, prefix in passes(self.model, rows.numbered(), self.options.micro_tokens, self.arithmetic):
+        for part, prefix in passes(self.model.states, rows.numbered(), self.options.micro_tokens, self.arithmetic):
             found = self._forward(part, prefix)
             out[part.owner, : found.shape[1]] = found.cpu()
         return out
@@ -76,7 +71,7 @@ class Critic:
         self.stepper.zero()
         device, total, bound = self.arithmetic.device, 0.0, 0.0
         count = max(1, rows.action_tokens)
-        for part, prefix in passes(self.model, rows, self.options.micro_tokens, self.arithmetic):
+        for part, prefix in passes(self.model.states, rows, self.options.micro_tokens, self.arithmetic):
             mask, old, returns = (tensor.to(device) for tensor in (part.mask, part.values, part.returns))
             values = self._forward(part, prefix)
             loss = (losses.value(values, old, returns, clip) * mask).sum() / count

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -121,17 +121,8 @@ def _can_share(module: Any) -> bool:
     return not windows and not module.is_gradient_checkpointing
 
 
-class Encoder(Protocol):
-    """What computes rows: one that does not share has every row whole."""
-
-    shares: bool
-
-    def encode(self, token_ids: Tensor, lengths: Tensor) -> list[Layer]:
-        """See `Decoder.encode`."""
-
-
 def passes(
-    encoder: Encoder, rows: Rows, token_budget: int, arithmetic: Arithmetic
+    decoder: Decoder, rows: Rows, token_budget: int, arithmetic: Arithmetic
 ) -> Iterator[tuple[Rows, Prefix | None]]:
     """The micro-batches of rows with the prompts that stand before them, each prompt computed once.
 
@@ -139,14 +130,14 @@ def passes(
     the caller takes the gradient of each micro-batch before it asks for the next; the prompts' own follow when all rows
     that begin with them are done.
     """
-    prompts = _prompts(rows) if encoder.shares else []
+    prompts = _prompts(rows) if decoder.shares else []
     alone = set(range(len(rows))) - {row for prompt in prompts for row in prompt.rows}
     if alone:
-        for part in micro_batches(rows.select(sorted(alone)), token_budget):
+        for part in micro_batches(rows.select(sorted(alone)) if prompts else rows, token_budget):
             yield part, None
     while prompts:
         count = _fitting([prompt.length for prompt in prompts], token_budget // 2)
-        yield from _after_prompts(encoder, rows, prompts[:count], token_budget, arithmetic)
+        yield from _after_prompts(decoder, rows, prompts[:count], token_budget, arithmetic)
         prompts = prompts[count:]
 
 
@@ -176,13 +167,13 @@ def _fitting(lengths: Sequence[int], budget: int) -> int:
 
 
 def _after_prompts(
-    encoder: Encoder, rows: Rows, prompts: Sequence[_Prompt], token_budget: int, arithmetic: Arithmetic
+    decoder: Decoder, rows: Rows, prompts: Sequence[_Prompt], token_budget: int, arithmetic: Arithmetic
 ) -> Iterator[tuple[Rows, Prefix]]:
     device, width = arithmetic.device, prompts[0].length
     lengths = torch.tensor([prompt.length for prompt in prompts])
     ids = torch.stack([rows.token_ids[prompt.rows[0], :width] for prompt in prompts])
     with arithmetic.mixed():
-        layers = encoder.encode(ids.to(device), lengths.to(device))
+        layers = decoder.encode(ids.to(device), lengths.to(device))
     computed = [tensor for layer in layers for tensor in layer]
     learns = torch.is_grad_enabled() and computed[0].requires_grad
     # Their graph is kept apart, so that each micro-batch frees its own: what it adds gathers in these leaves.

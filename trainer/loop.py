@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from envhub.agents.engines.checkpoints import BEST, folder_name
-from envhub.agents.evaluation import EvalPlan, evaluate, passes, summarise
+from envhub.agents.evaluation import EvalPlan, evaluate, summarise
 from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
 from envhub.errors import EngineFault, UserError
@@ -23,6 +23,7 @@ from envhub.trainer import alarms, best, checkpoint, kl, metrics
 from envhub.trainer.alarms import Canary
 from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows, assign, split, token_rows
+from envhub.trainer.collected import Collected, describe, has_spread, rollouts_of
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.origin import Origin
@@ -36,15 +37,6 @@ from envhub.trainer.transfer import WeightTransfer
 
 SKIPPED_IN_A_ROW = 3
 _CANARY = "Numbers from one to forty: " + ", ".join(map(str, range(1, 41)))
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """The groups of a step, the seconds that they took, and the sampler's position after them."""
-
-    groups: list[Group]
-    seconds: float
-    end: int
 
 
 @dataclass(slots=True)
@@ -172,9 +164,7 @@ class Trainer:
         """Raises EngineFault for a token that was sampled with other weights than this step may learn from."""
         oldest = self.version - self.config.overlap
         for rollout in rollouts:
-            versions = {
-                version for sample in rollout.trajectory.samples() for version in sample.versions if version >= 0
-            }
+            versions = {version for segment in rollout.trajectory.segments for version in segment.versions}
             if versions and not oldest <= min(versions) <= max(versions) <= self.version:
                 raise EngineFault(
                     f"engine {self.agent.engine.name!r} gave a token of weight version {min(versions)} to a step that learns "
@@ -470,36 +460,3 @@ class Trainer:
         title = f"{self.plan.algorithm.name} on {self.plan.environment.id}, {self.config.model}"
         rows = metrics.read_metrics(self.folder.path)
         plot({self.folder.path.name: rows}, self.folder.path / "curve.png", title=title)
-
-
-def rollouts_of(groups: list[Group]) -> list[Rollout]:
-    """The rollouts of groups that count."""
-    return [rollout for group in groups for rollout in group.rollouts]
-
-
-def has_spread(group: Group) -> bool:
-    """Whether the rewards of a group differ: where they do not, a comparison teaches nothing."""
-    return len({rollout.reward for rollout in group.rollouts}) > 1
-
-
-def describe(groups: list[Group]) -> dict[str, float]:
-    """What a step's rollouts were like; rates are over the scored ones."""
-    scored = rollouts_of(groups)
-    spread = [has_spread(group) for group in groups]
-    rewards = [rollout.reward for rollout in scored]
-
-    def mean(values: list[float]) -> float:
-        return statistics.fmean(values) if values else math.nan
-
-    return {
-        "reward": mean(rewards),
-        "reward_std": statistics.pstdev(rewards) if rewards else math.nan,
-        "passed": mean([float(passes(rollout)) for rollout in scored]),
-        "rollouts": float(len(scored)),
-        "dropped": float(sum(len(group.dropped) for group in groups)),
-        "groups_with_spread": float(sum(spread)),
-        "turns": mean([float(len(rollout.turns)) for rollout in scored]),
-        "sampled_tokens": float(sum(rollout.action_tokens for rollout in scored)),
-        "truncated": mean([float(rollout.outcome.is_truncated) for rollout in scored]),
-        "forks": float(sum(len(rollout.trajectory.forks) for rollout in scored)),
-    }

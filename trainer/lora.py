@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
+from envhub.agents.engines.weights import write_weights
 from envhub.agents.models.checks import fingerprint
 from envhub.errors import MissingExtraError, UserError, did_you_mean
 from envhub.trainer.settings import target_names
@@ -87,7 +88,7 @@ def _linear_layers(model: Any) -> dict[str, tuple[int, int]]:
     """The linear layers of a model's decoder by their names in the model, and the two sides of their matrices."""
     from transformers.pytorch_utils import Conv1D
 
-    inside = {id(module) for module in model.get_decoder().modules()}
+    inside = _of_decoder(model)
     return {
         name: (int(module.weight.shape[0]), int(module.weight.shape[1]))
         for name, module in model.named_modules()
@@ -95,9 +96,14 @@ def _linear_layers(model: Any) -> dict[str, tuple[int, int]]:
     }
 
 
+def _of_decoder(model: Any) -> set[int]:
+    """The modules of a model's decoder, by their `id`."""
+    return {id(module) for module in model.get_decoder().modules()}
+
+
 def _outside(model: Any, targets: list[str]) -> list[str]:
     """The layers that a target names too, but that are not of the decoder."""
-    inside = {id(module) for module in model.get_decoder().modules()}
+    inside = _of_decoder(model)
     return [
         name
         for name, module in model.named_modules()
@@ -201,11 +207,7 @@ class Adapter:
 
     def save(self, folder: Path) -> None:
         """Write the matrices and their settings as PEFT does, and of what base they are."""
-        from safetensors.torch import save_file
-
-        folder.mkdir(parents=True, exist_ok=True)
-        ready = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
-        save_file(ready, folder / WEIGHTS, metadata={"format": "pt"})
+        write_weights(self.tensors, folder / WEIGHTS)
         self._peft.peft_config[_NAME].save_pretrained(str(folder))
         described = read_settings(folder)  # PEFT holds the targets as a set: the same adapter is to be the same file
         described |= {"target_modules": sorted(described["target_modules"]), "inference_mode": True}

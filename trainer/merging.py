@@ -1,14 +1,12 @@
 """From an adapter and its base to a whole model."""
 
-import shutil
-import tempfile
 from pathlib import Path
 
 from envhub.agents.engines import checkpoints
 from envhub.agents.engines.loading import load_tokenizer
 from envhub.agents.models import ModelError, check_model_folder, resolve_model
 from envhub.errors import UserError
-from envhub.home import expanded
+from envhub.home import expanded, folder_beside
 from envhub.trainer import lora
 from envhub.trainer.model import load_model
 
@@ -64,16 +62,10 @@ def merge(given: Path, output: Path | None = None, *, base: str | None = None) -
     tokenizer = load_tokenizer(adapter_folder if has_tokenizer else folder)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        writing = Path(tempfile.mkdtemp(prefix=f".{target.name}.writing-", dir=target.parent))
-        try:
+        with folder_beside(target, "writing") as writing:
             whole.save_pretrained(writing)
             tokenizer.save_pretrained(writing)
             check_model_folder(writing)
-            writing.chmod(0o755)
-            writing.rename(target)
-        except BaseException:
-            shutil.rmtree(writing, ignore_errors=True)
-            raise
     except OSError as problem:
         raise UserError(f"cannot write {target}: {problem.strerror or problem}; nothing is left there") from problem
     return target

@@ -36,8 +36,7 @@ class TokenScorer:
         self.model = model
         self.decoder = Decoder(model.get_decoder())
         self.splits = self._probe()
-        self.shares = self.splits and self.decoder.shares
-        self.encode = self.decoder.encode
+        self.decoder.shares = self.splits and self.decoder.shares
 
     @torch.no_grad()
     def _probe(self) -> bool:
@@ -67,7 +66,7 @@ class TokenScorer:
         """Logprobs and entropies [rows, tokens] in float32 at masked tokens, 0 elsewhere.
 
         Position t holds the logprob of token t given those before it. `token_ids`, `mask` [rows, tokens] are padded at
-        the right; `lengths` [rows]. With a `prefix` (where `shares`) only what comes after it is computed. Entropies are
+        the right; `lengths` [rows]. With a `prefix` (where the decoder shares) only what comes after it is computed. Entropies are
         detached unless `trains_entropy`.
         """
         rows, at = positions(mask)

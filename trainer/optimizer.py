@@ -19,8 +19,9 @@ _MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 
 @dataclass(frozen=True, slots=True)
 class Optimization:
-    """Which parameters are updated (all, or with `lora` an adapter's), and how. `precision` is `auto`, `float32` or `bfloat16` (autocast; parameters stay float32).
+    """Which parameters are updated (all, or with `lora` an adapter's), and how.
 
+    `precision` is `auto`, `float32` or `bfloat16` (autocast; parameters stay float32).
     `optimizer` is `adamw`, or `muon` for the matrices of the layers with AdamW for all else. `schedule` is one of
     transformers' (`constant`, `linear`, `cosine`, …) over `total_steps` optimizer steps after `warmup_steps`.
     """

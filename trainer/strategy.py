@@ -139,7 +139,7 @@ class TorchStrategy(Strategy):
         out = torch.zeros(rows.token_ids.shape)
         without = self._bare.reference if reference and self._bare is not None else contextlib.nullcontext
         with without():
-            for part, prefix in passes(scorer, rows.numbered(), self.options.micro_tokens, self.arithmetic):
+            for part, prefix in passes(scorer.decoder, rows.numbered(), self.options.micro_tokens, self.arithmetic):
                 logprobs, _ = self._forward(scorer, part, temperature, prefix)
                 out[part.owner, : logprobs.shape[1]] = logprobs.cpu()
         return out
@@ -170,7 +170,7 @@ class TorchStrategy(Strategy):
         self.stepper.zero()
         sums: dict[str, float] = {}
         rate = self.stepper.learning_rate
-        for part, prefix in passes(self._scorer, rows.numbered(), self.options.micro_tokens, self.arithmetic):
+        for part, prefix in passes(self._scorer.decoder, rows.numbered(), self.options.micro_tokens, self.arithmetic):
             width = part.token_ids.shape[1]
             pick = [None if full is None else full[part.owner, :width].to(self.device) for full in (old, ref)]
             logprobs, entropy = self._forward(self._scorer, part, temperature, prefix, algorithm.entropy_coef != 0)

@@ -36,7 +36,6 @@ def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> 
     Raises EngineFault when there is no room for it.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     tensors = without_ties(tensors)
     size = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
@@ -46,22 +45,26 @@ def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> 
     os.close(handle)
     path = Path(name)
     try:
-        ready = {key: value.detach().to("cpu", dtype).contiguous() for key, value in tensors.items()}
         try:
-            save_file(ready, path)
+            write_weights(tensors, path, dtype)
         except (OSError, SafetensorError) as problem:
             raise EngineFault(f"cannot hand over weights through {folder}: {problem}") from problem
-        del ready
         yield path
     finally:
         path.unlink(missing_ok=True)
 
 
-def write_weights(tensors: Mapping[str, "torch.Tensor"], file: Path) -> None:
-    """Write tensors to a safetensors file, tied ones once. Raises OSError or SafetensorError where it cannot be written."""
+def write_weights(tensors: Mapping[str, "torch.Tensor"], file: Path, dtype: "torch.dtype | None" = None) -> None:
+    """Write tensors to a safetensors file, tied ones once, in `dtype` (None: each in its own).
+
+    Raises OSError or SafetensorError where it cannot be written.
+    """
     from safetensors.torch import save_file
 
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in without_ties(tensors).items()}
+    ready = {
+        name: tensor.detach().to(device="cpu", dtype=dtype).contiguous()
+        for name, tensor in without_ties(tensors).items()
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file(ready, file, metadata={"format": "pt"})
 

@@ -3,14 +3,13 @@
 import fcntl
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from envhub.agents.models.checks import ModelError, check_model_folder
-from envhub.home import expanded
+from envhub.home import expanded, folder_beside
 
 _LOCK_DEADLINE = 900.0
 _LOCK_POLL = 0.1
@@ -52,17 +51,11 @@ def cached_model(name: str, build: Callable[[Path], None]) -> Path:
 def _build(root: Path, name: str, build: Callable[[Path], None]) -> None:
     for leftover in root.glob(f".{name}.building-*"):  # of builders that were killed: the lock is ours
         shutil.rmtree(leftover)
-    building = Path(tempfile.mkdtemp(prefix=f".{name}.building-", dir=root))
-    try:
-        building.chmod(0o755)
+    with folder_beside(root / name, "building") as building:
         build(building)
         check_model_folder(building)
         if (root / name).exists():
             shutil.rmtree(root / name)
-        building.rename(root / name)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
 
 
 def _is_sound(folder: Path) -> bool:

@@ -1,6 +1,7 @@
 """Rollouts made by hand, and a small model."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,33 @@ from envhub.outcome import Outcome
 from envhub.rollout import Rollout
 from envhub.tasks import Task
 from envhub.trajectory import Trajectory
+
+LETTERS = '''
+from envhub import GeneratedTasks, SingleTurnEnvironment, Task
+
+def share(text):
+    """The share of the text's characters that are lower-case vowels: dense, so that a random model can learn it."""
+    return sum(char in "aeiou" for char in text) / max(1, len(text))
+
+class Letters(SingleTurnEnvironment):
+    """Write vowels."""
+    tasks = GeneratedTasks("letters", lambda rng: Task(f"Write vowels. {rng.randrange(1000)}", answer="aeiou"))
+    rewards = (share,)
+'''
+
+
+@pytest.fixture(scope="session")
+def letters_source() -> str:
+    """The file of an environment whose reward is the share of vowels, `Letters`; other classes may be added."""
+    return LETTERS
+
+
+@pytest.fixture
+def letters(tmp_path: Path, letters_source: str) -> str:
+    """That environment, as a file of the test's own."""
+    file = tmp_path / "letters.py"
+    file.write_text(letters_source)
+    return f"{file}:Letters"
 
 
 @pytest.fixture(scope="session")

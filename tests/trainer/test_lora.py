@@ -30,17 +30,6 @@ from envhub.trainer.strategy import TorchStrategy
 from envhub.trainer.transfer import make_transfer
 
 OPTIONS = Optimization(learning_rate=1e-2, precision="float32", lora=Lora(4, 8.0))
-LETTERS = '''
-from envhub import GeneratedTasks, SingleTurnEnvironment, Task
-
-def share(text):
-    return sum(char in "aeiou" for char in text) / max(1, len(text))
-
-class Letters(SingleTurnEnvironment):
-    """Write vowels."""
-    tasks = GeneratedTasks("letters", lambda rng: Task(f"Write vowels. {rng.randrange(1000)}", answer="aeiou"))
-    rewards = (share,)
-'''
 
 
 @pytest.fixture
@@ -78,7 +67,7 @@ def test_only_the_adapter_is_trained_and_the_base_stays_bit_for_bit(tiny_path: P
     moments = strategy.stepper.state()["optimizers"]
     assert len(moments) == 1 and len(moments[0]) == len(own)
     assert strategy.trained().startswith(f"{sum(t.numel() for t in own.values())} values in 56 tensors")
-    assert strategy._scorer.splits and strategy._scorer.shares
+    assert strategy._scorer.splits and strategy._scorer.decoder.shares
 
 
 def test_the_seed_alone_decides_how_an_adapter_begins(tiny_path: Path):
@@ -206,9 +195,9 @@ def run(output: Path, env: str, resume: Path | None = None, **values: object) ->
 
 
 @pytest.fixture(scope="module")
-def letters(tmp_path_factory: pytest.TempPathFactory) -> str:
+def letters(tmp_path_factory: pytest.TempPathFactory, letters_source: str) -> str:
     file = tmp_path_factory.mktemp("env") / "letters.py"
-    file.write_text(LETTERS)
+    file.write_text(letters_source)
     return f"{file}:Letters"
 
 

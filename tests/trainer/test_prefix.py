@@ -30,8 +30,8 @@ def rollouts(make_rollout):
 
 def make(path, *, shares: bool, micro_tokens: int = 4096) -> TorchStrategy:
     strategy = TorchStrategy(path, Optimization(micro_tokens=micro_tokens, precision="float32", clip_norm=0))
-    assert strategy._scorer.shares
-    strategy._scorer.shares = shares
+    assert strategy._scorer.decoder.shares
+    strategy._scorer.decoder.shares = shares
     return strategy
 
 
@@ -62,7 +62,7 @@ def test_a_critic_shares_too(tiny_path, rollouts):
     found = []
     for shares in (False, True):
         critic = Critic(tiny_path, Optimization(learning_rate=1e-2, precision="float32"), Arithmetic("cpu", "float32"))
-        critic.model.shares = shares
+        critic.model.states.shares = shares
         rows.values = critic.values(rows)
         assign(rows, torch.tensor([rollout.reward for rollout in rollouts]), replace(PPO, whiten=False))
         critic.step(rows, None)
@@ -73,12 +73,12 @@ def test_a_critic_shares_too(tiny_path, rollouts):
 
 @pytest.mark.parametrize("micro_tokens", [4096, 60, 1])
 def test_each_prompt_is_computed_once_and_every_row_has_its_own(tiny_path, rollouts, micro_tokens):
-    scorer = make(tiny_path, shares=True)._scorer
+    decoder = make(tiny_path, shares=True)._scorer.decoder
     rows = build_rows(rollouts, RLOO).numbered()
     encoded, seen = [], Counter()
-    encode = scorer.encode
-    scorer.encode = lambda ids, lengths: encoded.extend(lengths.tolist()) or encode(ids, lengths)
-    for part, prefix in passes(scorer, rows, micro_tokens, Arithmetic("cpu", "float32")):
+    encode = decoder.encode
+    decoder.encode = lambda ids, lengths: encoded.extend(lengths.tolist()) or encode(ids, lengths)
+    for part, prefix in passes(decoder, rows, micro_tokens, Arithmetic("cpu", "float32")):
         seen.update(part.owner.tolist())
         if prefix is not None:
             first = (part.mask.cumsum(1) == 0).sum(1)
@@ -99,7 +99,7 @@ def test_models_that_cannot_share_compute_whole_rows(tiny_path, tmp_path, rollou
         AutoModelForCausalLM.from_config(MistralConfig(**small, sliding_window=window)).save_pretrained(tmp_path)
         path = tmp_path
     strategy = TorchStrategy(path, Optimization(precision="float32", **changes))
-    assert not strategy._scorer.shares
+    assert not strategy._scorer.decoder.shares
     strategy.step(rows, RLOO, 1.0, None, None)
     with torch.no_grad():
         logits = strategy.model(input_ids=rows.token_ids[:1, : int(rows.lengths[0])]).logits

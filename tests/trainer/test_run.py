@@ -22,26 +22,6 @@ from envhub.trainer.run import train
 
 pytestmark = pytest.mark.slow
 
-LETTERS = '''
-from envhub import GeneratedTasks, SingleTurnEnvironment, Task
-
-def share(text):
-    """The share of the text's characters that are lower-case vowels: dense, so that a random model can learn it."""
-    return sum(char in "aeiou" for char in text) / max(1, len(text))
-
-class Letters(SingleTurnEnvironment):
-    """Write vowels."""
-    tasks = GeneratedTasks("letters", lambda rng: Task(f"Write vowels. {rng.randrange(1000)}", answer="aeiou"))
-    rewards = (share,)
-'''
-
-
-@pytest.fixture
-def letters(tmp_path: Path) -> str:
-    file = tmp_path / "letters.py"
-    file.write_text(LETTERS)
-    return f"{file}:Letters"
-
 
 def run(output: Path, env: str, resume: Path | None = None, **values: object) -> Path:
     config = resolve({"preset": "test", "env": env, "output": output, "tensorboard": False, **values})
@@ -120,10 +100,10 @@ def test_a_resumed_run_goes_on_after_a_half_written_row_and_refuses_another(tmp_
         run(folder, letters, resume=folder, steps=3, eval_tasks=0)
 
 
-def test_faults_are_dropped_with_a_count_and_the_run_goes_on(tmp_path: Path):
+def test_faults_are_dropped_with_a_count_and_the_run_goes_on(tmp_path: Path, letters_source: str):
     file = tmp_path / "shaky.py"
     file.write_text(
-        LETTERS
+        letters_source
         + "\nclass Shaky(Letters):\n    '''Fails for some seeds.'''\n"
         + "    async def step(self, action):\n"
         + "        if self.task.seed % 2:\n            raise OSError('the world broke')\n"
@@ -208,9 +188,9 @@ class Half(Letters):
 '''
 
 
-def test_groups_of_equal_rewards_are_replaced_and_counted(tmp_path: Path):
+def test_groups_of_equal_rewards_are_replaced_and_counted(tmp_path: Path, letters_source: str):
     file = tmp_path / "half.py"
-    file.write_text(LETTERS + HALF)
+    file.write_text(letters_source + HALF)
     folder = run(
         tmp_path / "run", f"{file}:Half", steps=1, tasks_per_step=4, filter_rounds=8, eval_tasks=0, temperature=1.5
     )
@@ -267,10 +247,10 @@ def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(tmp_pa
     assert rewards[0] == rewards[1] and len(rewards[0]) == 4
 
 
-def test_a_warm_start_on_the_oracle_lets_a_small_model_begin(tmp_path: Path):
+def test_a_warm_start_on_the_oracle_lets_a_small_model_begin(tmp_path: Path, letters_source: str):
     file = tmp_path / "echo.py"
     file.write_text(
-        LETTERS.replace("class Letters", "class Echo") + "    def oracle(self):\n        return 'aeiou' * 2\n"
+        letters_source.replace("class Letters", "class Echo") + "    def oracle(self):\n        return 'aeiou' * 2\n"
     )
     folder = run(
         tmp_path / "run", f"{file}:Echo", warm_start=12, steps=1, learning_rate=3e-3, algo="grpo", kl_coef=0.01
@@ -292,8 +272,8 @@ def test_a_warm_start_needs_an_oracle(tmp_path: Path):
         run(tmp_path / "run", f"{file}:Bare", warm_start=2)
 
 
-def test_a_step_that_teaches_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_step_that_teaches_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], letters_source: str):
     file = tmp_path / "flat.py"
-    file.write_text(LETTERS.replace("return sum(", "return 0 * sum("))
+    file.write_text(letters_source.replace("return sum(", "return 0 * sum("))
     run(tmp_path / "run", f"{file}:Letters", eval_tasks=0)
     assert capsys.readouterr().out.count("warning: nothing was learnt, the rewards of no group differ") == 2

@@ -24,18 +24,8 @@ from zygote import NO_DISK, Zygote
 
 pytestmark = pytest.mark.slow
 
-LETTERS = '''
+TROUBLED = '''
 import pathlib, time
-from envhub import GeneratedTasks, SingleTurnEnvironment, Task
-
-def share(text):
-    """The share of vowels."""
-    return sum(char in "aeiou" for char in text) / max(1, len(text))
-
-class Letters(SingleTurnEnvironment):
-    """Write vowels."""
-    tasks = GeneratedTasks("letters", lambda rng: Task(f"Write vowels. {rng.randrange(1000)}", answer="aeiou"))
-    rewards = (share,)
 
 class Held(Letters):
     """Its tasks from the third one on do not end; they run in processes of their own."""
@@ -70,9 +60,9 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> dict[str, Any]:
+def settings(tmp_path: Path, letters_source: str) -> dict[str, Any]:
     """Those of a run of two steps in `tmp_path / "run"`, saved after each."""
-    (tmp_path / "letters.py").write_text(LETTERS)
+    (tmp_path / "letters.py").write_text(letters_source + TROUBLED)
     return {
         "preset": "test", "env": f"{tmp_path}/letters.py:Letters", "output": str(tmp_path / "run"), "tensorboard": False,
         "save_every": 1, "eval_tasks": 0, "max_turn_tokens": 8,
