@@ -383,9 +383,10 @@ class Trainer:
             "tasks": summary.tasks, "scored": summary.scored, "rollouts": summary.rollouts, "faults": summary.faults,
         }  # fmt: skip
         self.log.write(self.step, "eval", values)
+        said = f"{when}: reward {summary.reward}, passed {summary.passed}"
+        self.progress.evaluated(self.plan.environment.id, said)
         self.progress.say(
-            f"evaluation {when}: reward {summary.reward}, passed {summary.passed} "
-            f"({summary.scored} of {summary.rollouts} rollouts scored, {time.monotonic() - begun:.0f} s)"
+            f"evaluation {said} ({summary.scored} of {summary.rollouts} rollouts scored, {time.monotonic() - begun:.0f} s)"
         )
 
     async def _compare(self, when: str) -> None:

@@ -1,5 +1,6 @@
 """The live view: what it shows, that it fits, that hostile text cannot break it, and a run in a real terminal."""
 
+import asyncio
 import fcntl
 import io
 import os
@@ -22,8 +23,11 @@ from envhub.messages import Action, Observation
 from envhub.outcome import Outcome
 from envhub.rollout import Rollout, Turn
 from envhub.tasks import Task
+from envhub.trainer.config import resolve
 from envhub.trainer.live import LiveProgress, View, progress_for
+from envhub.trainer.plan import plan
 from envhub.trainer.progress import Progress, StepShown
+from envhub.trainer.run import train
 from envhub.trainer.text import clipped, printable, sparkline
 
 VALUES = {
@@ -197,3 +201,17 @@ def test_a_run_in_a_terminal_shows_the_view_and_leaves_its_lines(tmp_path: Path)
     assert "go on with: envhub train --resume run" in said
     assert out.rstrip().splitlines()[-1] == "envhub: interrupted"
     assert out.rfind("\x1b[?25l") < out.rfind("\x1b[?25h")  # the cursor is there at the end
+
+
+@pytest.mark.slow
+def test_a_run_tells_the_view_of_its_evaluations(tmp_path: Path, letters: str):
+    told = []
+
+    class Listening(Progress):
+        def evaluated(self, environment: str, text: str) -> None:
+            told.append((environment, text.split(":")[0]))
+
+    config = resolve({"preset": "test", "env": letters, "output": tmp_path / "run", "steps": 1, "tensorboard": False})
+    asyncio.run(train(config, progress=Listening(quiet=True)))
+    assert [when for _, when in told] == ["before training", "after training"]
+    assert {environment for environment, _ in told} == {plan(config).environment.id}
