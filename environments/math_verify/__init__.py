@@ -1,6 +1,5 @@
-"""Mathematical questions, verified by math-verify in a process that can be killed."""
+"""Mathematical questions, judged by `envhub.rewards.math_verify`."""
 
 from envhub.environments.math_verify.environment import MathVerifyConfig, MathVerifyEnvironment, math_reward
-from envhub.environments.math_verify.verify import is_right, same_answer
 
-__all__ = ["MathVerifyConfig", "MathVerifyEnvironment", "is_right", "math_reward", "same_answer"]
+__all__ = ["MathVerifyConfig", "MathVerifyEnvironment", "math_reward"]

@@ -7,10 +7,11 @@ from pydantic import Field
 
 from envhub.environment import EnvironmentConfig
 from envhub.environments.math_verify.tasks import FAMILIES, LEVELS, from_jsonl, procedural
-from envhub.environments.math_verify.verify import is_right
+from envhub.errors import RewardFault
 from envhub.limits import Limits
 from envhub.messages import ActionLike, Message
 from envhub.rewards import reward
+from envhub.rewards.math_verify import Policy, Verdict, typed, verify
 from envhub.single_turn import SingleTurnEnvironment
 from envhub.tasks import Task, TaskSet
 
@@ -20,7 +21,7 @@ class MathVerifyConfig(EnvironmentConfig):
 
     `data` is a JSON-lines file; without it `families` and `levels` (1 easy to 4) are drawn from. `question` and `answer`
     name the columns (empty: found by their usual names); the share `eval_fraction` of the rows is the split eval (1: all
-    of them), the rest is train. `instruction` follows each question.
+    of them), the rest is train. `instruction` follows each question. `policy` makes choices of judging otherwise.
     """
 
     data: Path | None = None
@@ -29,13 +30,22 @@ class MathVerifyConfig(EnvironmentConfig):
     eval_fraction: float = Field(0.2, gt=0, le=1)
     families: tuple[str, ...] = tuple(FAMILIES)
     levels: tuple[int, ...] = LEVELS
+    policy: Policy = Policy()
     instruction: str = r"Put your final answer in \boxed{}."
 
 
+_typed = functools.lru_cache(maxsize=4096)(typed)
+
+
 @reward(name="correct", isolation="inline", seconds=30)
-async def math_reward(text: str, answer: object) -> float:
+async def math_reward(text: str, answer: object, environment: object = None) -> float:
     """1 when the text's final answer equals the gold answer, else 0. Fails (a fault) where that cannot be decided."""
-    return float(await is_right(text, str(answer)))
+    config = getattr(environment, "config", None)
+    policy = config.policy if isinstance(config, MathVerifyConfig) else Policy()
+    judgement = await verify(text, _typed(str(answer)), policy)
+    if judgement.verdict is Verdict.unverifiable:
+        raise RewardFault("correct", f"the answer {judgement.answer!r} cannot be verified: {judgement.reason}")
+    return float(bool(judgement))
 
 
 class MathVerifyEnvironment(SingleTurnEnvironment):

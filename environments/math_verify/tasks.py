@@ -4,11 +4,12 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from envhub.environments.math_verify.extract import extract
 from envhub.errors import DataError, UserError, did_you_mean
+from envhub.rewards.math_verify import extract, typed
 from envhub.tasks import GeneratedTasks, ListTasks, Task, TaskSet, column, read_jsonl
 
 Problem = tuple[str, str]  # question, answer
+_SHOWN = 8
 
 
 def _size(level: int) -> int:
@@ -102,11 +103,13 @@ def procedural(families: tuple[str, ...], levels: tuple[int, ...]) -> TaskSet:
 def from_jsonl(path: Path, question: str, answer: str, eval_fraction: float) -> TaskSet:
     r"""Tasks from a JSON-lines file; an answer may be plain, end in `#### 42`, or hold `\boxed{42}`.
 
-    A row's own `split` column is kept; else a hash of each row decides. Raises DataError naming file and line.
+    A row's own `split` column is kept; else a hash of each row decides. Raises DataError naming file and line, of all lines
+    whose answers cannot be typed.
     """
     questions = (question,) if question else ("question", "problem", "prompt", "instruction")
     answers = (answer,) if answer else ("answer", "solution", "final_answer", "target", "label")
     tasks: dict[str, list[Task]] = {}
+    untyped: list[str] = []
     for line, row in read_jsonl(path):
         asked = column(row, questions, path=path, line=line)
         gold = gold_answer(column(row, answers, path=path, line=line))
@@ -114,11 +117,21 @@ def from_jsonl(path: Path, question: str, answer: str, eval_fraction: float) -> 
             raise DataError(f"{path}, line {line}: the question is empty or no text")
         if not gold:
             raise DataError(f"{path}, line {line}: the answer is empty")
+        try:
+            typed(gold)
+        except DataError as problem:
+            untyped.append(f"line {line}: {problem}")
         split = row.get("split", "")
         if not isinstance(split, str):
             raise DataError(f"{path}, line {line}: the split is {split!r}, not a name")
         split = {"test": "eval", "validation": "eval"}.get(split, split)
         tasks.setdefault(split, []).append(Task(asked, gold, {"line": line}, id=f"{path.stem}:{line}"))
+    if untyped:
+        more = [f"… and {len(untyped) - _SHOWN} more"] if len(untyped) > _SHOWN else []
+        said = "\n".join(untyped[:_SHOWN] + more)
+        raise DataError(
+            f"{path}: {len(untyped)} gold answers cannot be typed, so nothing could be right; mend or remove:\n{said}"
+        )
     name = f"math_verify/{path.name}"
     if set(tasks) == {""}:
         return ListTasks.split_by_hash(name, tasks[""], eval_fraction=eval_fraction)

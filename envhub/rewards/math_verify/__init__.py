@@ -1,0 +1,137 @@
+r"""Is a mathematical answer right? Decided without running anything of it.
+
+    judgement = await verify("… so it is \boxed{\frac{2}{4}}", typed("1/2"))
+    judgement.verdict  # Verdict.right
+
+The final answer is taken from its box, read by a parser of its own, and compared with the gold answer within that one's
+type. What rational arithmetic decides is decided here; the rest, equality at random points, in a process that is killed
+after `SECONDS`. There are three outcomes: an answer that cannot be decided is neither right nor wrong.
+"""
+
+import asyncio
+import enum
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from envhub.errors import DeadlineError, EnvironmentFault, Fault
+from envhub.rewards.math_verify.compare import Comparison, ExactArithmetic, Undecided
+from envhub.rewards.math_verify.exact import TooCostlyError, UndefinedError, check_cost
+from envhub.rewards.math_verify.extract import Answer, extract
+from envhub.rewards.math_verify.gold import Gold, typed, typed_rows
+from envhub.rewards.math_verify.lexer import UnreadableError
+from envhub.rewards.math_verify.parser import parse
+from envhub.rewards.math_verify.policy import Policy
+
+__all__ = [
+    "SECONDS", "Answer", "Gold", "Judgement", "Policy", "Verdict", "extract", "judge", "typed", "typed_rows", "verify",
+    "verify_blocking",
+]  # fmt: skip
+
+SECONDS = 3.0
+_TARGET = "envhub.rewards.math_verify.numeric:decide"
+_STRICT = Policy()
+_PLAIN = re.compile(r"([+-]?)(?:(\d{1,40})(?:/(\d{1,40})|\.(\d{1,40}))?|\\[dt]?frac\{(\d{1,40})\}\{(\d{1,40})\})")
+
+
+class Verdict(str, enum.Enum):
+    """What an answer is; `unverifiable` ones are neither, and training leaves them out."""
+
+    right = "right"
+    wrong = "wrong"
+    unverifiable = "unverifiable"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, the answer it is about (empty where none was found), and the reason where it is not `right`."""
+
+    verdict: Verdict
+    answer: str = ""
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.verdict is Verdict.right
+
+
+async def verify(text: str, gold: Gold | str, policy: Policy = _STRICT) -> Judgement:
+    """Whether the final answer of a model's text is right. Raises DataError for a gold answer that cannot be read."""
+    found = extract(text, policy)
+    if found.problem:
+        return Judgement(Verdict.wrong, reason=found.problem)
+    return await judge(found, gold, policy)
+
+
+async def judge(answer: Answer | str, gold: Gold | str, policy: Policy = _STRICT) -> Judgement:
+    """Whether an answer, what a box holds, is right; see `verify`."""
+    gold = gold if isinstance(gold, Gold) else typed(gold)
+    answer = answer if isinstance(answer, Answer) else Answer(answer)
+    decided = _decided(answer, gold, policy)
+    if decided is not None:
+        return decided
+    from envhub.rewards import process_pool
+
+    try:
+        same = await process_pool().call(
+            _TARGET, answer.text, gold.text, policy.model_dump(), not gold.takes_several,
+            deadline=SECONDS, what="the verifier",
+        )  # fmt: skip
+    except (DeadlineError, EnvironmentFault) as problem:
+        return Judgement(Verdict.unverifiable, answer.text, str(problem))
+    except Fault as problem:  # of the arithmetic, in the process
+        return Judgement(Verdict.unverifiable, answer.text, f"it cannot be computed: {problem}")
+    except TooCostlyError as problem:
+        return Judgement(Verdict.wrong, answer.text, str(problem))
+    return Judgement(Verdict.right, answer.text) if same else _unequal(answer)
+
+
+def verify_blocking(text: str, gold: Gold | str, policy: Policy = _STRICT) -> Judgement:
+    """`verify` for callers without an event loop, from any thread. It starts a process for each answer that needs one."""
+
+    async def run() -> Judgement:
+        from envhub.rewards import process_pool
+
+        try:
+            return await verify(text, gold, policy)
+        finally:
+            await process_pool().close()
+
+    return asyncio.run(run())
+
+
+def _decided(answer: Answer, gold: Gold, policy: Policy) -> Judgement | None:
+    """The verdict, where it takes no more than rational arithmetic; None where it does."""
+    if answer.several and not gold.takes_several:
+        return Judgement(Verdict.wrong, answer.text, "several boxes with different answers")
+    if gold.value is not None and (plain := _plain(answer.text)) is not None and plain == gold.value:
+        return Judgement(Verdict.right, answer.text)
+    try:
+        node = parse(answer.text, thousands=not gold.takes_several)
+        check_cost(node)
+        right = Comparison(ExactArithmetic(), policy)(node, gold.node)
+    except (UnreadableError, TooCostlyError, UndefinedError) as problem:
+        return Judgement(Verdict.wrong, answer.text, str(problem))
+    except Undecided:
+        return None
+    return Judgement(Verdict.right, answer.text) if right else _unequal(answer)
+
+
+def _unequal(answer: Answer) -> Judgement:
+    return Judgement(Verdict.wrong, answer.text, "it is not equal to the gold answer")
+
+
+def _plain(text: str) -> Fraction | None:
+    """The value of a plain integer, fraction or decimal; None for anything else, which is parsed."""
+    found = _PLAIN.fullmatch(text.strip())
+    if found is None or not found[0].isascii():
+        return None
+    sign, whole, below, places, top, bottom = found.groups()
+    if top is not None:
+        whole, below = top, bottom
+    if below is not None:
+        value = Fraction(int(whole), int(below)) if int(below) else None
+    elif places is not None:
+        value = Fraction(int(whole + places), 10 ** len(places))
+    else:
+        value = Fraction(int(whole))
+    return -value if sign == "-" and value is not None else value
