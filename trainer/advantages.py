@@ -7,6 +7,8 @@ has nothing to be compared with: its advantage is 0.
 import torch
 from torch import Tensor
 
+_BLOCK = 16_384  # rows that go through a loop over tokens together: in larger tensors threads wait for each other at every token
+
 
 def group_sum(values: Tensor, groups: Tensor) -> Tensor:
     """For each rollout the sum of `values` over its group, [rollouts]."""
@@ -52,7 +54,7 @@ def at_last_action(values: Tensor, mask: Tensor) -> Tensor:
     """`values` [rows] placed at each row's last action token, [rows, tokens]; nowhere in a row without any."""
     mask = mask.bool()
     out = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
-    last = mask.shape[1] - 1 - mask.flip(1).int().argmax(1, keepdim=True)
+    last = mask.shape[1] - 1 - mask.flip(1).byte().argmax(1, keepdim=True)
     return out.scatter_(1, last, (values * mask.any(1))[:, None])
 
 
@@ -91,17 +93,19 @@ def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0,
     delta_t = r_t + gamma·V_next - V_t, A_t = delta_t + gamma·lam·A_next, where next is the row's next action token. The
     critic's targets are A + V, of these unwhitened A.
     """
+    parts = (tensor.split(_BLOCK) for tensor in (token_rewards, values, mask.bool()))
+    return torch.cat([_gae(*part, gamma, lam) for part in zip(*parts, strict=True)])
+
+
+def _gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
     # By columns, so that each step reads and writes what stands together.
-    rewards, estimates, chosen = (tensor.t().contiguous() for tensor in (token_rewards, values, mask.bool()))
-    out = torch.zeros_like(rewards)
-    later, following = token_rewards.new_zeros(len(mask)), token_rewards.new_zeros(len(mask))
-    for at in reversed(range(mask.shape[1])):
-        here, value = chosen[at], estimates[at]
-        advantage = rewards[at] + gamma * following - value + gamma * lam * later
-        out[at] = torch.where(here, advantage, 0.0)
-        later = torch.where(here, advantage, later)
-        following = torch.where(here, value, following)
-    return out.t().contiguous()
+    own, estimates, chosen = (tensor.t().contiguous() for tensor in (token_rewards - values, gamma * values, mask))
+    out = torch.empty_like(own)
+    later = own.new_zeros(len(mask))  # gamma·V_next + gamma·lam·A_next
+    for at in reversed(range(len(own))):
+        torch.add(own[at], later, out=out[at])
+        later = torch.where(chosen[at], estimates[at].add(out[at], alpha=gamma * lam), later)
+    return torch.where(chosen, out, 0.0).t().contiguous()
 
 
 def whiten_tokens(
@@ -114,6 +118,8 @@ def whiten_tokens(
     """
     mask = mask.to(advantages.dtype)
     count = mask.sum().clamp(min=1)
-    mean = (advantages * mask).sum() / count if centre else advantages.new_zeros(())
-    variance = ((advantages - mean) ** 2 * mask).sum() / ((count - 1).clamp(min=1) if unbiased else count)
-    return (advantages - mean) * variance.clamp(min=epsilon).rsqrt() * mask
+    out = advantages * mask
+    if centre:
+        out.addcmul_(mask, -out.sum() / count)
+    variance = out.square().sum() / ((count - 1).clamp(min=1) if unbiased else count)
+    return out.mul_(variance.clamp(min=epsilon).rsqrt())

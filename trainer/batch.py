@@ -150,7 +150,7 @@ def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor
     else:
         found = _by_episode(rows, rewards, algorithm, penalty)
     if algorithm.critic:
-        rows.returns = (found + rows.values) * rows.mask
+        rows.returns = torch.addcmul(found, rows.values, rows.mask)
     rows.advantages = advantages.whiten_tokens(found, rows.mask) if algorithm.whiten else found
     rows.weights = algorithm.weights(rows.mask, rows.owner, rows.groups)
 

@@ -125,6 +125,15 @@ def test_undiscounted_gae_is_the_reward_to_go_minus_the_value(batch):
     assert torch.equal(last * mask, last)
 
 
+def test_gae_of_many_rows_is_that_of_each_by_itself():
+    generator = torch.Generator().manual_seed(0)
+    rewards, values = (torch.randn(40_000, 3, generator=generator) for _ in range(2))
+    mask = (torch.rand(40_000, 3, generator=generator) < 0.7).float()
+    found = advantages.gae(rewards, values, mask, 0.9, 0.8)
+    for part in (slice(0, 5), slice(16_380, 16_390), slice(39_995, 40_000)):
+        assert torch.equal(found[part], advantages.gae(rewards[part], values[part], mask[part], 0.9, 0.8))
+
+
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 2)), min_size=2, max_size=12), st.floats(0.1, 10))
 def test_grpo_does_not_see_the_scale_of_rewards(pairs, scale):
     rewards = torch.tensor([r for r, _ in pairs], dtype=torch.float64)
