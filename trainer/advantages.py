@@ -93,8 +93,8 @@ def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0,
     delta_t = r_t + gamma·V_next - V_t, A_t = delta_t + gamma·lam·A_next, where next is the row's next action token. The
     critic's targets are A + V, of these unwhitened A.
     """
-    parts = (tensor.split(_BLOCK) for tensor in (token_rewards, values, mask.bool()))
-    return torch.cat([_gae(*part, gamma, lam) for part in zip(*parts, strict=True)])
+    blocks = [slice(start, start + _BLOCK) for start in range(0, max(1, len(mask)), _BLOCK)]
+    return torch.cat([_gae(token_rewards[rows], values[rows], mask[rows].bool(), gamma, lam) for rows in blocks])
 
 
 def _gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
