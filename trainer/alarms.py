@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -10,6 +10,9 @@ from envhub.agents.engines import Engine, Generation, Request, SamplingParams
 from envhub.errors import EngineFault, UserError
 from envhub.trainer.batch import Rows
 from envhub.trainer.strategy import Strategy
+
+IN_A_ROW = 3
+"""Steps without a rollout, or updates that are not finite, after which a run stops."""
 
 _SECONDS = 300.0
 _SAMPLED = 8
@@ -118,3 +121,22 @@ def refuse_unmoved(before: list[tuple[float, float]], strategy: Strategy, gradie
             f"the first update moved no parameter, although its gradient has the norm {gradient:.3g}: the learning rate is "
             "too small for the precision of the weights; raise --learning-rate"
         )
+
+
+def count_skipped(
+    before: int, step: int, reasons: Iterable[str], warn: Callable[[str], object], *, kept: str = ""
+) -> int:
+    """How many updates in a row were not finite, after `before` of them and the updates of `step`.
+
+    `reasons` says why each was skipped, and is empty for one that was made; `warn` is given a line for each that was not,
+    with the `kept` file of its rollouts. Raises UserError for the third in a row.
+    """
+    count = before
+    for reason in reasons:
+        count = count + 1 if reason else 0
+        if reason:
+            warn(f"step {step}: the update was skipped: {reason}{kept and f'; its rollouts are in {kept}'}")
+        if count >= IN_A_ROW:
+            look = ", or look at the rollouts of the last steps" if kept else ""
+            raise UserError(f"{IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate{look}")
+    return count

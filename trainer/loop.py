@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +36,6 @@ from envhub.trainer.stopping import whole
 from envhub.trainer.strategy import StepReport, Strategy
 from envhub.trainer.transfer import WeightTransfer
 
-SKIPPED_IN_A_ROW = 3
 _CANARY = "Numbers from one to forty: " + ", ".join(map(str, range(1, 41)))
 
 
@@ -288,7 +288,7 @@ class Trainer:
     def _count_empty(self, groups: list[Group]) -> None:
         """Raises UserError when step after step has no rollout to learn from, naming the commonest fault."""
         self.empty = 0 if any(group.rollouts for group in groups) else self.empty + 1
-        if self.empty < SKIPPED_IN_A_ROW:
+        if self.empty < alarms.IN_A_ROW:
             return
         dropped = [rollout for group in groups for rollout in group.dropped]
         kinds = Counter(rollout.fault or rollout.outcome.value for rollout in dropped)
@@ -302,18 +302,9 @@ class Trainer:
     def _count_skipped(self, reasons: list[str], rollouts: list[Rollout]) -> None:
         kept = ""
         if any(reasons) and rollouts:
-            file = self.folder.path / f"skipped-step-{self.step + 1}.jsonl"
-            write_rollouts(file, rollouts)
-            kept = f"; its rollouts are in {file}"
-        for reason in reasons:
-            self.skipped = self.skipped + 1 if reason else 0
-            if reason:
-                self.progress.warn(f"step {self.step + 1}: the update was skipped: {reason}{kept}")
-            if self.skipped >= SKIPPED_IN_A_ROW:
-                raise UserError(
-                    f"{SKIPPED_IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate, "
-                    "or look at the rollouts of the last steps"
-                )
+            kept = str(self.folder.path / f"skipped-step-{self.step + 1}.jsonl")
+            write_rollouts(Path(kept), rollouts)
+        self.skipped = alarms.count_skipped(self.skipped, self.step + 1, reasons, self.progress.warn, kept=kept)
 
     async def sync(self) -> dict[str, float]:
         """Give the engine the new weights and prove that it has them; returns the seconds of both."""

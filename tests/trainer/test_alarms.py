@@ -7,7 +7,7 @@ import pytest
 
 from envhub.agents.engines.transformers_engine import TransformersEngine
 from envhub.errors import EngineFault, UserError
-from envhub.trainer.alarms import Canary, fingerprint, mismatch, refuse_unmoved
+from envhub.trainer.alarms import Canary, count_skipped, fingerprint, mismatch, refuse_unmoved
 from envhub.trainer.algorithms import RLOO
 from envhub.trainer.batch import build_rows
 from envhub.trainer.optimizer import Optimization
@@ -91,3 +91,15 @@ def test_an_update_that_moves_nothing_is_refused(tiny_path: Path, make_rollout):
     before = fingerprint(moving)
     moving.step(rows, RLOO, 1.0, None, None)
     refuse_unmoved(before, moving, 1.0)
+
+
+def test_updates_that_are_not_finite_are_said_and_the_third_in_a_row_stops():
+    said: list[str] = []
+    assert count_skipped(1, 4, ["", "loss nan", ""], said.append, kept="skipped-step-4.jsonl") == 0
+    assert said == ["step 4: the update was skipped: loss nan; its rollouts are in skipped-step-4.jsonl"]
+    assert count_skipped(0, 5, ["loss nan", "loss inf"], said.append) == 2
+    with pytest.raises(UserError, match=r"^3 updates in a row were not finite \(loss inf\); lower --learning-rate$"):
+        count_skipped(2, 6, ["loss inf", ""], said.append)
+    assert said[1:] == [
+        f"step {step}: the update was skipped: loss {x}" for step, x in ((5, "nan"), (5, "inf"), (6, "inf"))
+    ]

@@ -12,10 +12,9 @@ import torch
 
 from envhub.agents.models import resolve_model
 from envhub.agents.rendering import ChatTemplateRenderer, load_renderer
-from envhub.errors import UserError
 from envhub.ledger import Ledger
 from envhub.records import RolloutStore, RunFolder, numbered_folder
-from envhub.trainer import checkpoint
+from envhub.trainer import alarms, checkpoint
 from envhub.trainer.algorithms import SFT
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.lora import refuse_unfit
@@ -28,7 +27,6 @@ from envhub.trainer.sft.held_out import HeldOut, plot, score
 from envhub.trainer.sft.sources import Gathered, gather
 from envhub.trainer.strategy import StepReport, Strategy
 
-_SKIPPED_IN_A_ROW = 5
 _SHOWN = ("gradient_norm", "learning_rate", "entropy")
 
 
@@ -122,7 +120,7 @@ class _Tuning:
         """One optimizer step on the mean NLL of all trained tokens of its batch."""
         batch, begun = self.planned.batches.at(number - 1), time.monotonic()
         report = await asyncio.to_thread(supervise, self.strategy, batch)
-        self._count_skipped(number, report.skipped)
+        self.skipped = alarms.count_skipped(self.skipped, number, [report.skipped], self.progress.warn)
         seconds, tokens = time.monotonic() - begun, report.metrics["action_tokens"]
         row = {
             "nll": report.metrics["loss"],
@@ -155,13 +153,6 @@ class _Tuning:
         saved = checkpoint.save(self.path / "checkpoints", self.strategy, self.tokenizer, meta, self.config.keep)
         plot(self.trained, self.scored, self.path / "curve.png", self.planned.gathered.note)
         self.progress.say(f"checkpoint: {saved.path}")
-
-    def _count_skipped(self, step: int, reason: str) -> None:
-        self.skipped = self.skipped + 1 if reason else 0
-        if reason:
-            self.progress.say(f"step {step}: the update was skipped: {reason}")
-        if self.skipped >= _SKIPPED_IN_A_ROW:
-            raise UserError(f"{_SKIPPED_IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate")
 
 
 def supervise(strategy: Strategy, batch: Sequence[Example]) -> StepReport:
