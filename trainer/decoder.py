@@ -1,5 +1,6 @@
 """The hidden states before action tokens, in which a prompt that rows share is computed once."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ from envhub.trainer.batch import Rows, micro_batches, partition
 # Keys and values of a layer, each [rows, heads, tokens, size].
 Layer: TypeAlias = tuple[Tensor, Tensor]
 
+_log = logging.getLogger(__name__)
 _LEAST = 8  # tokens of a prompt that are worth computing apart
 
 
@@ -43,7 +45,7 @@ class Decoder:
     """A causal language model but for its output layer, as its `get_decoder()` gives it.
 
     `shares` says that it gives the same hidden states when the beginning of a row is given as keys and values: probed
-    once, and not where layers see a window only (its distance would count the padding of the prompts) or activations
+    once (a failed probe is logged with its reason), and not where layers see a window only (its distance would count the padding of the prompts) or activations
     are computed again (transformers then drops what is cached).
     """
 
@@ -56,7 +58,7 @@ class Decoder:
         device = self.module.device
         ids = torch.arange(14, device=device).reshape(2, 7) % self.module.config.get_text_config().vocab_size
         lengths, cut = torch.tensor([7, 6], device=device), torch.tensor([4, 2], device=device)
-        was_training = self.module.training
+        was_training, reason = self.module.training, ""
         self.module.eval()
         try:
             whole = self.whole(ids, lengths)
@@ -65,12 +67,19 @@ class Decoder:
                 tail = whole[row, cut[row] : lengths[row]]
                 found = self._after(ids, lengths, prefix)[row, : len(tail)]
                 if not torch.allclose(found, tail, atol=1e-4, rtol=1e-4):
-                    return False
-        except Exception:  # whatever a model without such a cache raises; it is then given whole rows
-            return False
+                    reason = f"its hidden states then differ by {float((found - tail).abs().max()):.3g}"
+        except Exception as problem:  # whatever a model without such a cache raises
+            reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"
         finally:
             self.module.train(was_training)
-        return True
+        if reason:
+            name = type(self.module).__name__
+            _log.warning(
+                "%s cannot go on from a cached prompt (%s): prompts that rows share are computed again for each row",
+                name,
+                reason,
+            )
+        return not reason
 
     def _run(self, token_ids: Tensor, attention: Tensor, **inputs: Any) -> Any:
         given = {"use_cache": False, **inputs}

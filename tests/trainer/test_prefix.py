@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from envhub.trainer.algorithms import PPO, RLOO
 from envhub.trainer.arithmetic import Arithmetic
@@ -87,6 +87,29 @@ def test_each_prompt_is_computed_once_and_every_row_has_its_own(tiny_path, rollo
     assert seen == Counter(range(len(rollouts)))
 
 
+@pytest.mark.parametrize("cache", ["refuses", "forgets"])
+def test_a_model_that_cannot_go_on_from_a_cache_says_why_once(tiny_path, rollouts, caplog, monkeypatch, cache):
+    """The cache raises, or forgets the first token."""
+
+    class Cache(DynamicCache):
+        def update(self, keys, values, *more):
+            if cache == "refuses":
+                raise TypeError("no cache\nof this kind")
+            keys, values = super().update(keys, values, *more)
+            return keys, values.clone().index_fill_(2, torch.tensor([0]), 0.0)
+
+    plain = TorchStrategy(tiny_path, Optimization(precision="float32"))
+    with monkeypatch.context() as patch:
+        patch.setattr("envhub.trainer.decoder.DynamicCache", Cache)
+        strategy = TorchStrategy(tiny_path, Optimization(precision="float32"))
+    rows = build_rows(rollouts, RLOO)
+    assert torch.equal(strategy.score(rows, 0.7), make(tiny_path, shares=False).score(rows, 0.7))
+    assert plain._scorer.decoder.shares and not strategy._scorer.decoder.shares
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("envhub.trainer")]
+    assert line.startswith("LlamaModel cannot go on from a cached prompt (")
+    assert "TypeError: no cache of this kind" in line if cache == "refuses" else "then differ by" in line
+
+
 @pytest.mark.parametrize("changes", [{"gradient_checkpointing": True}, {"sliding_window": 8}])
 def test_models_that_cannot_share_compute_whole_rows(tiny_path, tmp_path, rollouts, changes):
     rows, path = build_rows(rollouts, RLOO), tiny_path
@@ -108,7 +131,6 @@ def test_models_that_cannot_share_compute_whole_rows(tiny_path, tmp_path, rollou
     assert torch.allclose(strategy.score(rows, 1.0)[0, at], expected, atol=1e-5)
 
 
-@settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 60), max_size=30), budget=st.integers(1, 200))
 def test_a_partition_has_every_row_once_and_is_as_even_as_its_number_of_parts_allows(lengths, budget):
     parts = partition(torch.tensor(lengths, dtype=torch.long), budget)
