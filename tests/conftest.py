@@ -3,10 +3,15 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)  # a busy machine is no failure
+hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture(autouse=True)

@@ -93,7 +93,7 @@ def test_the_larger_tiny_model_has_three_million_parameters(tmp_path: Path) -> N
     assert 2_900_000 < sum(sizes) / 4 < 3_100_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_the_tiny_tokenizer_gives_every_text_back(tokenizer: Callable[..., object], text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)  # type: ignore[attr-defined]
@@ -310,7 +310,7 @@ def test_a_file_is_not_a_model(model: Path) -> None:
         resolve_model(str(model / "model.safetensors"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_weights_that_were_cut_off_anywhere_are_noticed(
     built: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

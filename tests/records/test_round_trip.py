@@ -12,7 +12,7 @@ from envhub.records import RolloutStore, read_rollouts, write_rollouts
 
 from .rollouts import ODD, rollouts, small
 
-fast = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fast = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def through_lines(folder: Path, made: Rollout) -> tuple[Rollout, bytes]:

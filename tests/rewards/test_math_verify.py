@@ -179,7 +179,7 @@ _PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(_PIECES, max_size=24).map("".join) | st.text(max_size=60))
 def test_any_text_is_read_or_refused(text: str):
     for thousands in (True, False):
@@ -187,7 +187,7 @@ def test_any_text_is_read_or_refused(text: str):
             assert isinstance(hash(parse(text, thousands=thousands)), int)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(_PIECES, min_size=1, max_size=12).map("".join))
 def test_a_gold_answer_is_equal_to_itself_or_has_no_value(text: str):
     try:
@@ -200,7 +200,7 @@ def test_a_gold_answer_is_equal_to_itself_or_has_no_value(text: str):
     assert decided is None or decided or "infin" in repr(gold.node) or "oo" in repr(gold.node), (text, decided)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.fractions(max_denominator=999), st.fractions(max_denominator=999))
 def test_fractions_are_equal_exactly_when_they_are(one: object, other: object):
     decided = math_verify._decided(math_verify.Answer(str(one)), typed(str(other)), Policy())

@@ -236,7 +236,7 @@ def token_rows(draw: st.DrawFn):
     return made, rewards, spread
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     token_rows(),
     st.sampled_from(sorted(plugins.names(plugins.ALGORITHMS))),

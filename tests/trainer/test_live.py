@@ -92,7 +92,7 @@ def test_it_fits_and_grows_with_the_terminal(width: int, height: int):
     assert len(lines) == max(1, height - 4) if height <= 24 else len(lines) > 20
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=300) | st.just(HOSTILE), st.integers(1, 90), st.integers(1, 30))
 def test_no_text_breaks_it(text: str, width: int, height: int):
     made = view(text)

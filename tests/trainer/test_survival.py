@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +18,7 @@ from envhub.records import RolloutStore, RunFolder
 from envhub.trainer import checkpoint
 from envhub.trainer.metrics import read_metrics
 
-sys.path.insert(0, str(Path(__file__).parent))
-from zygote import NO_DISK, Zygote
+from .zygote import NO_DISK, Zygote
 
 pytestmark = pytest.mark.slow
 

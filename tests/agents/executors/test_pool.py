@@ -237,7 +237,7 @@ async def test_a_failing_group_reward_drops_its_group_as_its_fault(write_environ
     assert pool.ledger.dropped == {"reward:longest": 3}
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(failures=st.integers(0, 6), retries=st.integers(0, 2), size=st.integers(1, 4), groups=st.integers(1, 3))
 def test_every_rollout_comes_out_once_whatever_fails(flaky, failures, retries, size, groups) -> None:
     async def play() -> None:

@@ -44,7 +44,7 @@ def _written(parser: Parser, made: list[tuple[str, dict]]) -> str:
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(text=st.text() | st.lists(scraps | st.text(max_size=5), max_size=12).map("".join))
 @example(text="<tool_call>" + "[" * 100_000 + "</tool_call>")
 @example(text="[TOOL_CALLS]" + "[" * 100_000)
@@ -59,7 +59,7 @@ def test_no_text_makes_a_parser_raise(parser: Parser, text: str) -> None:
 
 
 @pytest.mark.parametrize("parser", WITH_CALLS, ids=lambda parser: parser.name)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(made=calls.filter(lambda made: not any("</" in json.dumps(arguments) for _, arguments in made)))
 def test_what_is_written_in_the_models_format_is_read_back(parser: Parser, made) -> None:
     parsed = parser.parse(_written(parser, made))

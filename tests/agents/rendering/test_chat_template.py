@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from envhub import ImagePart, Message, ToolCall, ToolSpec
 from envhub.agents.rendering import ChatTemplateRenderer, load_renderer
@@ -10,7 +10,7 @@ from .conversations import TOOL, Conversation, conversations
 from .templates import SPECIALS, TEMPLATES, renderer_of, tokenizer_with
 
 STYLES = tuple(TEMPLATES)
-PROPERTY = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+PROPERTY = settings(max_examples=30)
 USER, NEXT = Message("user", "hello"), Message("user", "next")
 
 
