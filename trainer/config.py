@@ -24,6 +24,8 @@ from envhub.trainer.settings import (
     SaveEvery,
     Schedule,
     TensorBoard,
+    Track,
+    TrackProject,
     WarmupSteps,
     WeightDecay,
     check_lora,
@@ -186,6 +188,8 @@ class TrainConfig(BaseModel):
         "passed_low, none, or auto (reward with --eval-every, else none)",
     )
     tensorboard: TensorBoard = True
+    track: Track = ()
+    track_project: TrackProject = "envhub"
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":

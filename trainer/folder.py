@@ -10,7 +10,7 @@ from envhub.trainer.config import TrainConfig
 
 CHANGEABLE = (
     "steps", "learning_rate", "critic_learning_rate", "concurrency", "retries", "save_every", "keep", "best",
-    "eval_every", "eval_tasks", "eval_samples", "eval_temperature", "eval_top_p", "eval_top_k",
+    "eval_every", "eval_tasks", "eval_samples", "eval_temperature", "eval_top_p", "eval_top_k", "track", "track_project",
 )  # fmt: skip
 """The settings that a run may change when it goes on."""
 

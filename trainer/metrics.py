@@ -1,4 +1,4 @@
-"""Metrics of a run: JSON lines and TensorBoard."""
+"""Metrics of a run: JSON lines, TensorBoard and trackers."""
 
 import contextlib
 import json
@@ -12,6 +12,7 @@ from envhub.errors import DataError, UserError
 from envhub.home import write_atomically
 from envhub.records import JsonlWriter
 from envhub.records.jsonl import is_whole
+from envhub.trainer.tracking import Trackers
 
 FILE = "metrics.jsonl"
 _NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored")}
@@ -19,10 +20,10 @@ _DRAWN = ("reward", "reward_low", "reward_high", "passed", "passed_low", "passed
 
 
 class MetricsLog:
-    """Appends a row of numbers a step to `metrics.jsonl` and, where asked for, to TensorBoard event files."""
+    """Appends a row of numbers a step to `metrics.jsonl` and, where asked for, to TensorBoard event files and trackers."""
 
-    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
-        self._writer = JsonlWriter(folder / FILE)
+    def __init__(self, folder: Path, *, tensorboard: bool, trackers: Trackers | None = None) -> None:
+        self._writer, self._trackers = JsonlWriter(folder / FILE), trackers or Trackers()
         self._board: Any = None
         self._events = folder / "tensorboard"
         if tensorboard:
@@ -32,17 +33,17 @@ class MetricsLog:
                 self._board = EventFile(self._events)
 
     def write(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a row; `kind` is `train` or `eval`. Numbers also go to TensorBoard as `kind/name`. Raises UserError."""
+        """Write a row; `kind` is `train` or `eval`. Numbers also go to TensorBoard and trackers as `kind/name`. Raises UserError."""
         self._writer.write({"step": step, "kind": kind, **{name: _or_null(value) for name, value in values.items()}})
-        if self._board is None:
-            return
         numbers = {
             f"{kind}/{name}": float(value)
             for name, value in values.items()
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         }
-        with self._writing():
-            self._board.write(step, numbers)
+        if self._board is not None:
+            with self._writing():
+                self._board.write(step, numbers)
+        self._trackers.write(step, numbers)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from envhub.trainer.best import metric_of
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.shaping import Shaping
 from envhub.trainer.threads import share_out
+from envhub.trainer.tracking import refuse_missing
 
 _OF_THE_ALGORITHM = (
     "kl_coef", "kl", "kl_in", "gamma", "lam", "loss", "clip_low", "clip_high", "dual_clip", "value_clip", "aggregation",
@@ -70,6 +71,7 @@ def plan(config: TrainConfig) -> Plan:
         raise UserError(
             f"algorithm {algorithm.name!r} compares the rollouts of a task: group_size is at least 2, not {config.group_size}"
         )
+    refuse_missing(config.track)
     found = find_spec(config.env)
     driver = Driver(found, config.env_config)
     if config.warm_start and not driver.has_oracle:

@@ -20,7 +20,7 @@ from envhub.errors import EnvhubError, UserError
 from envhub.home import forget_unfinished
 from envhub.records import RolloutStore, RunFolder, numbered_folder, taken_up
 from envhub.records.folder import CONFIG
-from envhub.trainer import checkpoint, metrics
+from envhub.trainer import checkpoint, metrics, tracking
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.folder import saved_config
 from envhub.trainer.launcher import LocalLauncher
@@ -54,7 +54,7 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         RunFolder.open(path, resume=resume is not None, what="training run") as folder,
         contextlib.ExitStack() as stack,
     ):
-        for file in (CONFIG, metrics.FILE):
+        for file in (CONFIG, metrics.FILE, tracking.FILE):
             forget_unfinished(path / file)
         checkpoint.sweep(path / "checkpoints")
         settings = config.model_dump(mode="json")
@@ -82,9 +82,13 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         stack.callback(launcher.close)
         try:
             with second_at_once(lambda: progress.warn(_STOPPING)):
-                await _train(
-                    config, planned, initial, reference, source, tokenizer, folder, store, saved, launcher, progress
-                )  # fmt: skip
+                async with tracking.tracked(
+                    config.track, config.track_project, path, settings, progress, resumed=resume is not None
+                ) as trackers:
+                    await _train(
+                        config, planned, initial, reference, source, tokenizer, folder, store, saved, launcher, trackers,
+                        progress,
+                    )  # fmt: skip
         except asyncio.CancelledError:
             progress.tell(_how_to_go_on(path))
             raise
@@ -121,7 +125,8 @@ class _LogFile(logging.FileHandler):
 
 async def _train(
     config: TrainConfig, planned: Plan, initial: ModelSource, reference: Path | None, source: ModelSource, tokenizer: Any,
-    folder: RunFolder, store: RolloutStore, saved: checkpoint.Checkpoint | None, launcher: LocalLauncher, progress: Progress,
+    folder: RunFolder, store: RolloutStore, saved: checkpoint.Checkpoint | None, launcher: LocalLauncher,
+    trackers: tracking.Trackers, progress: Progress,
 ) -> None:  # fmt: skip
     torch.manual_seed(config.seed)
     engine = choose_engine(config.engine)
@@ -142,7 +147,7 @@ async def _train(
             critic=replace(policy, learning_rate=rate) if planned.algorithm.critic else None,
             device=config.device,
         )
-        log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard)
+        log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard, trackers=trackers)
         trainer = Trainer(
             config, planned, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"), tokenizer,
             folder, store, log, progress,

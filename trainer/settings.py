@@ -36,6 +36,11 @@ SaveEvery: TypeAlias = Annotated[
 ]
 Keep: TypeAlias = Annotated[int, Field(ge=1, le=10_000, description="checkpoints to keep")]
 TensorBoard: TypeAlias = Annotated[bool, Field(description="write TensorBoard event files")]
+Track: TypeAlias = Annotated[
+    tuple[Literal["wandb", "trackio"], ...],
+    Field(description="tracker that also gets the metrics: wandb or trackio, again for both"),
+]
+TrackProject: TypeAlias = Annotated[str, Field(min_length=1, max_length=100, description="project of the trackers")]
 
 
 def target_names(text: str | None) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def require_packages(what: str, *packages: str) -> None:
 
 
 def options_of(model: type[BaseModel], *, skip: Iterable[str] = ()) -> list[click.Parameter]:
-    """A `--flag` for every field of a model; fields that hold dictionaries take `KEY=VALUE`, again and again."""
+    """A `--flag` for every field of a model; given again and again for a field of several values, or (`KEY=VALUE`) of pairs."""
     return [_option(name, field) for name, field in model.model_fields.items() if name not in set(skip)]
 
 
@@ -62,6 +62,8 @@ def _option(name: str, field: FieldInfo) -> click.Option:
     kind = _plain(field.annotation)
     if get_origin(kind) is dict or kind is dict:
         return click.Option([flag], multiple=True, metavar="KEY=VALUE", help=text)
+    if get_origin(kind) is tuple:
+        return click.Option([flag], multiple=True, metavar="TEXT", help=text)
     if not field.is_required() and field.default is not None:
         text += f" [default: {_shown(field.default)}]"
     if kind is bool:
@@ -86,7 +88,7 @@ def _shown(value: Any) -> str:
 
 
 def given(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of `options_of` that were given, dictionaries put together."""
+    """The values of `options_of` that were given, those of several put together."""
     out = {}
     for name, field in model.model_fields.items():
         value = values.get(name)
@@ -94,6 +96,6 @@ def given(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
         if get_origin(kind) is dict or kind is dict:
             if value:
                 out[name] = pairs(value, f"--{name.replace('_', '-')}")
-        elif value is not None:
+        elif value is not None and value != ():
             out[name] = value
     return out
