@@ -46,7 +46,7 @@ class Meta(BaseModel):
     """What the loop saves with a checkpoint: finished steps, the sampler's place, the ledger, the weight version.
 
     `skipped` and `empty` count the last updates in a row that were not finite, and steps without a rollout; `origin` says
-    of what run it is, where it can be gone on with; `trained` describes the parameters that are trained, and `files` are
+    of what run it is, where it can be gone on with, `samples` what a supervised run learns from; `trained` describes the parameters that are trained, and `files` are
     the sizes in bytes of all other files.
     """
 
@@ -60,6 +60,7 @@ class Meta(BaseModel):
     skipped: int = Field(0, ge=0)
     empty: int = Field(0, ge=0)
     origin: Origin | None = None
+    samples: str = ""
     trained: str = ""
     files: dict[str, int] = Field(default_factory=dict)
 

@@ -216,7 +216,7 @@ def resolve(values: Mapping[str, Any], *, file: Path | None = None) -> TrainConf
 
 def layers(values: Mapping[str, Any], file: Path | None = None) -> Layers:
     """The sources of a configuration, each with its values; later ones win. Raises UserError."""
-    written = {} if file is None else read_json(file) if file.suffix == ".json" else _read_toml(file)
+    written = {} if file is None else read_settings(file)
     flags = {key: value for key, value in values.items() if value is not None}
     given = {**written, **flags}
     if "env" not in given:
@@ -238,7 +238,10 @@ def _machine() -> str:
     return "gpu" if torch.cuda.is_available() else "cpu"
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a file: TOML, or JSON as a run saves it. Raises UserError."""
+    if path.suffix == ".json":
+        return read_json(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:

@@ -15,8 +15,8 @@ from envhub.records.jsonl import is_whole
 from envhub.trainer.tracking import Trackers
 
 FILE = "metrics.jsonl"
-_NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored")}
-_DRAWN = ("reward", "reward_low", "reward_high", "passed", "passed_low", "passed_high", "scored")
+_NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored"), "sft": ("nll",), "held_out": ("nll",)}
+_DRAWN = ("reward", "reward_low", "reward_high", "passed", "passed_low", "passed_high", "scored", "nll", "accuracy")
 
 
 class MetricsLog:
@@ -33,7 +33,7 @@ class MetricsLog:
                 self._board = EventFile(self._events)
 
     def write(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a row; `kind` is `train` or `eval`. Numbers also go to TensorBoard and trackers as `kind/name`. Raises UserError."""
+        """Write a row; `kind` is `train`, `eval`, `sft` or `held_out`. Numbers also go to TensorBoard and trackers as `kind/name`. Raises UserError."""
         self._writer.write({"step": step, "kind": kind, **{name: _or_null(value) for name, value in values.items()}})
         numbers = {
             f"{kind}/{name}": float(value)

@@ -9,13 +9,24 @@ from envhub.errors import UserError, did_you_mean
 
 Row: TypeAlias = Mapping[str, Any]
 SHOWN = ("reward", "passed")
-_LABELS = {"reward": "mean reward", "passed": "share passed"}
+SHOWN_SUPERVISED = ("nll", "accuracy")
+_LABELS = {
+    "reward": "mean reward", "passed": "share passed", "nll": "NLL of a token (nats)", "accuracy": "token accuracy",
+}  # fmt: skip
 
 
 def numbers(rows: Sequence[Row]) -> list[str]:
     """The names of what the rows hold as numbers, in their order: what can be drawn."""
     names = dict.fromkeys(name for row in rows for name, value in row.items() if _is_number(value))
     return [name for name in names if name != "step"]
+
+
+def usual(rows: Sequence[Row]) -> Sequence[str]:
+    """What is drawn of the rows where nothing is asked for."""
+    if any(row["kind"] in ("train", "eval") for row in rows):
+        return SHOWN
+    known = numbers(rows)
+    return [name for name in SHOWN_SUPERVISED if name in known] or SHOWN_SUPERVISED[:1]
 
 
 def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] = SHOWN, title: str = "") -> None:
@@ -55,21 +66,27 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
 
 
 def _draw(panel: Any, rows: Sequence[Row], name: str, run: str, colour: Any) -> None:
-    train = [row for row in rows if row["kind"] == "train" and name in row]
-    held_out = [row for row in rows if row["kind"] == "eval" and row.get("scored") and _is_number(row.get(name))]
+    train = [row for row in rows if row["kind"] in ("train", "sft") and name in row]
+    held_out = [row for row in rows if _is_scored(row) and _is_number(row.get(name))]
+    supervised = any(row["kind"] in ("sft", "held_out") for row in rows)
+    one, other = (
+        ("training samples", "held-out samples") if supervised else ("training rollouts", "held-out tasks (95 %)")
+    )
     steps, values = [row["step"] for row in train], [row[name] for row in train]
-    if not run:
-        panel.plot(
-            steps, [_or(value, math.nan) for value in values], color=colour, alpha=0.35, label="training rollouts"
-        )
+    if train and not run:
+        panel.plot(steps, [_or(value, math.nan) for value in values], color=colour, alpha=0.35, label=one)
     if train:
         panel.plot(steps, smoothed(values), color=colour, label=run or "smoothed")
     if held_out:
         panel.errorbar(
             [row["step"] for row in held_out], [row[name] for row in held_out], yerr=_error_bars(held_out, name),
             color=colour if run else "tab:orange", marker="o", capsize=3, linestyle="--" if run else "-",
-            label=f"{run}: held out" if run else "held-out tasks (95 %)",
+            label=f"{run}: held out" if run else other,
         )  # fmt: skip
+
+
+def _is_scored(row: Row) -> bool:
+    return row["kind"] == "held_out" or (row["kind"] == "eval" and bool(row.get("scored")))
 
 
 def smoothed(values: Sequence[float | None], weight: float = 0.6) -> list[float]:

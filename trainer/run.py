@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from envhub.records import RolloutStore, RunFolder, numbered_folder, taken_up
 from envhub.records.folder import CONFIG
 from envhub.trainer import checkpoint, metrics, tracking
 from envhub.trainer.config import TrainConfig
-from envhub.trainer.folder import saved_config
+from envhub.trainer.folder import ANEW, how_to_go_on, saved_config
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
 from envhub.trainer.lora import refuse_unfit
@@ -31,13 +30,11 @@ from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, engine_options, plan, trainer_threads
 from envhub.trainer.progress import Progress
 from envhub.trainer.reference import find_reference
-from envhub.trainer.stopping import second_at_once
+from envhub.trainer.stopping import STOPPING, second_at_once
 from envhub.trainer.threads import computing_with
 from envhub.trainer.transfer import make_transfer
 
 EXECUTORS: dict[str, type[Executor]] = {"multi_turn": MultiTurnExecutor, "single_turn": SingleTurnExecutor}
-_ANEW = "the run ended before its first checkpoint: starting from step 1"
-_STOPPING = "stopping: what is being learnt or saved comes to its end first; Ctrl-C again ends at once"
 
 
 async def train(config: TrainConfig, *, resume: Path | None = None, progress: Progress | None = None) -> Path:
@@ -74,14 +71,14 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         progress.say(f"run folder: {path}")
         if resume is not None:
             dropped = metrics.forget_after(path, saved.step if saved is not None else -1)
-            progress.say(_ANEW if saved is None else f"going on after step {saved.step}")
+            progress.say(ANEW if saved is None else f"going on after step {saved.step}")
             for text in filter(None, (missing if saved is not None else "", dropped)):
                 progress.warn(text)
             folder.write_config(settings)
         launcher = LocalLauncher()
         stack.callback(launcher.close)
         try:
-            with second_at_once(lambda: progress.warn(_STOPPING)):
+            with second_at_once(lambda: progress.warn(STOPPING)):
                 async with tracking.tracked(
                     config.track, config.track_project, path, settings, progress, resumed=resume is not None
                 ) as trackers:
@@ -90,15 +87,9 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
                         progress,
                     )  # fmt: skip
         except asyncio.CancelledError:
-            progress.tell(_how_to_go_on(path))
+            progress.tell(how_to_go_on(path, "train"))
             raise
     return path
-
-
-def _how_to_go_on(path: Path) -> str:
-    done = checkpoint.finished(path / "checkpoints")
-    state = f"step {done[-1].step} is saved" if done else "no step is saved"
-    return f"stopped; {state}; go on with: envhub train --resume {shlex.quote(str(path))}"
 
 
 @contextlib.contextmanager
@@ -161,7 +152,7 @@ async def _train(
                 async with Watchdog():
                     await trainer.run()
         except EnvhubError:
-            progress.tell(_how_to_go_on(folder.path))
+            progress.tell(how_to_go_on(folder.path, "train"))
             raise
         finally:
             await trainer.pool.close()

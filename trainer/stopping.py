@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 INTERRUPTED = 130
+STOPPING = "stopping: what is being learnt or saved comes to its end first; Ctrl-C again ends at once"
 
 
 async def whole(job: Coroutine[Any, Any, T], *, hurry: Callable[[], object] | None = None) -> T:

@@ -210,7 +210,7 @@ def test_two_conversations_are_learnt_by_heart_and_the_run_can_be_loaded(chat, t
     loaded = resolve_model(str(folder))
     assert loaded.path == (folder / "checkpoints/step-000040/model").resolve()
     assert loaded.fingerprint != resolve_model("tiny").fingerprint
-    with pytest.raises(UserError, match="exists; give another name with --output"):
+    with pytest.raises(UserError, match="exists; go on with that supervised run"):
         asyncio.run(fine_tune(settings(data=chat(SHORT), steps=1, output=tmp_path / "run")))
 
 

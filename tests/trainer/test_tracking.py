@@ -21,6 +21,8 @@ from envhub.trainer.config import resolve
 from envhub.trainer.metrics import MetricsLog
 from envhub.trainer.progress import Progress
 from envhub.trainer.run import train
+from envhub.trainer.sft.config import resolve as resolve_sft
+from envhub.trainer.sft.run import fine_tune
 
 RECORDER = '''
 """A package in the place of wandb, which writes down what it is asked; FAILS names what raises."""
@@ -149,6 +151,19 @@ def test_a_tracker_that_fails_in_a_run_is_one_warning_and_a_count(
         "warning: 2 of 2 rows of metrics did not reach the tracker wandb",
     ]
     assert len(calls(recorder, "log")) == 2  # it is tried again
+
+
+@pytest.mark.slow
+def test_a_supervised_run_is_shown_too(tmp_path: Path, recorder: Path):
+    (tmp_path / "chat.jsonl").write_text(
+        '{"messages": [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": "It."}]}\n'
+    )
+    values = {"model": "tiny", "data": tmp_path / "chat.jsonl", "steps": 1, "tensorboard": False}
+    config = resolve_sft({**values, "output": tmp_path / "run", "track": ["wandb"]})
+    asyncio.run(fine_tune(config, progress=console()))
+    (row,) = calls(recorder, "log")
+    assert row["step"] == 1 and row["scalars"]["sft/nll"] > 0
+    assert calls(recorder, "init")[0]["config"] == json.loads((tmp_path / "run/config.json").read_text())
 
 
 def test_rows_are_numbers_by_kind_and_name(tmp_path: Path, recorder: Path):

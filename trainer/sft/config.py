@@ -1,4 +1,4 @@
-"""The configuration of supervised fine-tuning, from flags."""
+"""The configuration of supervised fine-tuning, from flags and a file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from envhub.agents.engines.base import Seed, TokenCount
 from envhub.environment import validate_config
 from envhub.errors import UserError
+from envhub.trainer.config import read_settings
 from envhub.trainer.settings import (
     Checkpointing,
     ClipNorm,
@@ -21,6 +22,8 @@ from envhub.trainer.settings import (
     SaveEvery,
     Schedule,
     TensorBoard,
+    Track,
+    TrackProject,
     WarmupSteps,
     WeightDecay,
     check_lora,
@@ -35,6 +38,10 @@ _OF_SOURCES = {
     "concurrency": ("from_oracle",),
     "min_reward": ("from_oracle", "from_rollouts"),
 }
+CHANGEABLE = (
+    "steps", "epochs", "learning_rate", "eval_every", "save_every", "keep", "track", "track_project",
+)  # fmt: skip
+"""The settings that a run may change when it goes on."""
 
 
 class SftConfig(BaseModel):
@@ -94,6 +101,8 @@ class SftConfig(BaseModel):
     save_every: SaveEvery = 0
     keep: Keep = 2
     tensorboard: TensorBoard = True
+    track: Track = ()
+    track_project: TrackProject = "envhub"
 
     @model_validator(mode="after")
     def _consistent(self) -> "SftConfig":
@@ -106,9 +115,13 @@ class SftConfig(BaseModel):
         return next(name for name in SOURCES if getattr(self, name) is not None)
 
 
-def resolve(values: Mapping[str, Any]) -> SftConfig:
-    """A configuration from `values` (None: not given). Raises UserError naming the key and the nearest valid one."""
-    given = {key: value for key, value in values.items() if value is not None}
+def resolve(values: Mapping[str, Any], *, file: Path | None = None) -> SftConfig:
+    """A configuration from a file, overridden by `values` (None: not given), of which one may name another source.
+
+    The file is TOML, or JSON as a run saves it. Raises UserError naming the key and the nearest valid one.
+    """
+    flags = {key: value for key, value in values.items() if value is not None}
+    given = {**_kept(read_settings(file), flags), **flags} if file is not None else flags
     sources = [name for name in SOURCES if name in given]
     if not sources:
         raise UserError(
@@ -123,6 +136,22 @@ def resolve(values: Mapping[str, Any]) -> SftConfig:
             raise UserError(f"{_flag(name)} goes with {' or '.join(map(_flag, owners))}, not with {_flag(sources[0])}")
     made: SftConfig = validate_config(SftConfig, given, "the sft configuration")
     return made
+
+
+def _kept(written: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says that is no default and that no flag stands for: another source, or another length."""
+    replaced = {name for group in (SOURCES, ("epochs", "steps")) if set(group) & flags.keys() for name in group}
+    fields = SftConfig.model_fields
+    default = {
+        key
+        for key, value in written.items()
+        if key in fields and value == fields[key].get_default(call_default_factory=True)
+    }
+    kept = {key: value for key, value in written.items() if key not in replaced | default}
+    if replaced & set(SOURCES):
+        source = next(name for name in SOURCES if name in flags)
+        kept = {key: value for key, value in kept.items() if source in _OF_SOURCES.get(key, (source,))}
+    return kept
 
 
 def _flag(name: str) -> str:

@@ -1,5 +1,6 @@
 """What is trained: samples of token records, in batches whose order is decided by a seed."""
 
+import hashlib
 import math
 import random
 from collections.abc import Sequence
@@ -77,6 +78,14 @@ class Batches:
     def __init__(self, examples: Sequence[Example], size: int, seed: int) -> None:
         self.examples, self.size, self.seed = examples, size, seed
         self._order: tuple[int, list[int]] = (-1, [])
+
+    def digest(self) -> str:
+        """The same for the same samples in the same batches."""
+        found = hashlib.sha256(f"{self.size} {self.seed}".encode())
+        for example in self.examples:
+            found.update(len(example.token_ids).to_bytes(8, "little"))
+            found.update(example.token_ids.numpy().tobytes() + example.mask.numpy().tobytes())
+        return found.hexdigest()
 
     @property
     def an_epoch(self) -> int:

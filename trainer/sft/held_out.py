@@ -1,9 +1,7 @@
-"""How well a model predicts held-out samples, and the curve of a run."""
+"""How well a model predicts held-out samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,25 +69,3 @@ def _right(predictor: _Predictor, strategy: TorchStrategy, rows: Rows, micro_tok
         with strategy.arithmetic.mixed():
             count += predictor.right(ids, lengths, mask)
     return count
-
-
-def plot(trained: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw the NLL, and where there is one the held-out accuracy, over the optimizer steps as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title)
-    panels = figure.subplots(1, 2, squeeze=False)[0]
-    panels[0].plot([row["step"] for row in trained], [row["nll"] for row in trained], label="training samples")
-    for panel, name, label in ((panels[0], "nll", "NLL of a token (nats)"), (panels[1], "accuracy", "token accuracy")):
-        rows = [row for row in held if row[name] is not None]
-        if rows:
-            steps, values = [row["step"] for row in rows], [row[name] for row in rows]
-            panel.plot(steps, values, color="tab:orange", marker="o", label="held out")
-        panel.set_xlabel("optimizer step")
-        panel.set_ylabel(label)
-        panel.grid(alpha=0.3)
-    panels[0].legend(fontsize="small")
-    figure.savefig(path, dpi=130)

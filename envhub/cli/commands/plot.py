@@ -13,7 +13,12 @@ from envhub.errors import UserError
     "Without --output, one run is drawn into its own folder as curve.png, several into curves.png here."
 )
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--metric", "-m", multiple=True, help="What to draw; may be given again. [default: reward, passed]")
+@click.option(
+    "--metric",
+    "-m",
+    multiple=True,
+    help="What to draw; may be given again. [default: reward and passed; of supervised runs nll and accuracy]",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="The picture: .png, .svg or .pdf.")
 @click.option(
     "--list", "lists", is_flag=True, help="Print the names of the metrics that the runs have, and draw nothing."
@@ -21,7 +26,7 @@ from envhub.errors import UserError
 def command(runs: tuple[Path, ...], metric: tuple[str, ...], output: Path | None, lists: bool) -> None:
     require_packages("envhub plot", "matplotlib")
     from envhub.trainer.metrics import read_metrics
-    from envhub.trainer.plotting import SHOWN, numbers, plot
+    from envhub.trainer.plotting import numbers, plot, usual
 
     names = [str(run) for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -35,5 +40,10 @@ def command(runs: tuple[Path, ...], metric: tuple[str, ...], output: Path | None
     if empty is not None:
         raise UserError(f"{empty} has no metrics yet: nothing to draw")
     target = output or (runs[0] / "curve.png" if len(runs) == 1 else Path("curves.png"))
-    plot(read, target, shown=metric or SHOWN, title=names[0] if len(runs) == 1 else "")
+    plot(
+        read,
+        target,
+        shown=metric or usual([row for rows in read.values() for row in rows]),
+        title=names[0] if len(runs) == 1 else "",
+    )
     click.echo(str(target))

@@ -1,5 +1,6 @@
 """`envhub sft`."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,21 +16,28 @@ def _options() -> list[click.Parameter]:
     return options_of(SftConfig)
 
 
-def _callback(dry_run: bool, **values: Any) -> int:
+def _callback(config: Path | None, resume: Path | None, dry_run: bool, **values: Any) -> int:
     from envhub.cli.options import given, require_packages
 
     require_packages("envhub sft", "torch", "transformers")
-    from envhub.trainer.sft.config import SftConfig, resolve
+    from envhub.records.folder import CONFIG
+    from envhub.trainer.folder import refuse_fixed
+    from envhub.trainer.sft.config import CHANGEABLE, SftConfig, resolve
+    from envhub.trainer.sft.run import fine_tune, plan, saved_run
 
-    config = resolve(given(SftConfig, values))
-    from envhub.trainer.sft.run import fine_tune, plan
+    chosen = given(SftConfig, values)
+    if resume is not None:
+        refuse_fixed(chosen, CHANGEABLE, config)
+        saved_run(resume)
+        config = resume / CONFIG
+    resolved = resolve(chosen, file=config)
 
     if dry_run:
-        planned, _, _ = task_host.run(plan(config))
-        click.echo(dumps(config.model_dump(mode="json"), indent=2))
+        planned, _, _ = task_host.run(plan(resolved))
+        click.echo(dumps(resolved.model_dump(mode="json"), indent=2))
         click.echo(str(planned), err=True)
         return 0
-    folder = task_host.run(fine_tune(config))
+    folder = task_host.run(fine_tune(resolved, resume=resume))
     click.echo(f"done: {folder} (curve.png, metrics.jsonl, checkpoints/)")
     return 0
 
@@ -40,6 +48,12 @@ command = click.Command(
     help="Train a model on conversations, on what an environment's oracle does, or on recorded rollouts.",
     params=[
         *_options(),
+        click.Option(
+            ["--config"],
+            type=click.Path(path_type=Path),
+            help="file with any of these, TOML or a run's config.json; flags win",
+        ),
+        click.Option(["--resume"], type=click.Path(path_type=Path), help="run folder to go on with"),
         click.Option(["--dry-run"], is_flag=True, help="make the samples, print the configuration, and stop"),
     ],
 )

@@ -23,15 +23,12 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bo
     require_packages("envhub train", "torch", "transformers")
     from envhub.records.folder import CONFIG
     from envhub.trainer.config import TrainConfig, layers, resolve
-    from envhub.trainer.folder import CHANGEABLE, saved_config
+    from envhub.trainer.folder import CHANGEABLE, refuse_fixed, saved_config
     from envhub.trainer.presets import origins
 
     chosen = given(TrainConfig, values)
     if resume is not None:
-        fixed = {key for key in chosen if key not in CHANGEABLE}
-        if fixed or config is not None:
-            flag = f"--{sorted(fixed)[0].replace('_', '-')}" if fixed else "--config"
-            raise UserError(f"a resumed run keeps its configuration: leave out {flag}, or start a new run")
+        refuse_fixed(chosen, CHANGEABLE, config)
         saved_config(resume)
         config = resume / CONFIG
     try:
