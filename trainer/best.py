@@ -31,16 +31,17 @@ def metric_of(best: str, eval_every: int, eval_tasks: int) -> str:
 def values(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
     """The metric of every step that was evaluated: its mean over environments, of which the last row of each counts.
 
-    A step without a scored rollout in some environment has none.
+    A step that lacks a row or a scored rollout of some environment has none.
     """
     found: dict[int, dict[Any, Any]] = {}
     for row in rows:
         if row["kind"] == "eval":
             found.setdefault(row["step"], {})[row.get("env")] = row.get(metric)
+    environments = {name for by_env in found.values() for name in by_env}
     return {
         step: math.fsum(by_env.values()) / len(by_env)
         for step, by_env in found.items()
-        if all(isinstance(value, int | float) for value in by_env.values())
+        if len(by_env) == len(environments) and all(isinstance(value, int | float) for value in by_env.values())
     }
 
 

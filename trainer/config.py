@@ -169,8 +169,13 @@ class TrainConfig(BaseModel):
     overlong_factor: float = Field(1.0, ge=0, le=1e6, description="that penalty at the longest episode")
     transfer: Literal["memory", "folder"] = Field("memory", description="how weights go to the engine")
 
+    eval_env: tuple[str, ...] = Field(
+        (), description="environment to evaluate on, again for each of several (default: the one that is trained on)"
+    )
     eval_split: str = Field("eval", description="split of the held-out tasks")
-    eval_tasks: int = Field(64, ge=0, le=1_000_000, description="held-out tasks before and after (0: no evaluation)")
+    eval_tasks: int = Field(
+        64, ge=0, le=1_000_000, description="held-out tasks of each environment, before and after (0: no evaluation)"
+    )
     eval_samples: int = Field(1, ge=1, le=10_000, description="samples of each held-out task")
     eval_every: int = Field(
         0, ge=0, le=10_000_000, description="also evaluate after every so many steps (0: only before and after)"

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from envhub.agents.engines.checkpoints import BEST, folder_name
-from envhub.agents.evaluation import EvalPlan, evaluate, summarise
 from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
 from envhub.errors import EngineFault, UserError
@@ -27,10 +26,12 @@ from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.collected import Collected, describe, has_spread, rollouts_of
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
+from envhub.trainer.evaluation import AFTER, BEFORE, STEP, WARM, Evaluator
 from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, sampling_of, truncates
 from envhub.trainer.plotting import plot
 from envhub.trainer.progress import Progress, StepShown
+from envhub.trainer.report import final_report
 from envhub.trainer.sft.warm import warm_start
 from envhub.trainer.stopping import whole
 from envhub.trainer.strategy import StepReport, Strategy
@@ -70,6 +71,7 @@ class Trainer:
     canary: Canary = field(init=False)
     sampler: TaskSampler = field(init=False)
     pool: RolloutPool = field(init=False)
+    evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
         config, self.algorithm = self.config, self.plan.algorithm
@@ -79,6 +81,9 @@ class Trainer:
             retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger, seed=config.seed,
         )  # fmt: skip
         self.sampler = TaskSampler(self.pool.tasks, config.split, config.seed)
+        self.evaluator = Evaluator(
+            config, self.plan.held_out, self.agent.executor, self.store, self.log, self.progress, self.folder.path
+        )
         prompt = self.tokenizer.encode(_CANARY, add_special_tokens=False)
         self.canary = Canary(self.agent.engine, self.strategy, prompt, config.temperature)
 
@@ -100,10 +105,10 @@ class Trainer:
     async def _run(self) -> None:
         config = self.config
         if self.step == 0:
-            await self.evaluate("before training")
+            await self.evaluator.run(BEFORE, self.step)
             await self._warm_start()
         elif self.step < config.steps and self._is_due(config.eval_every):
-            await self._compare(f"after step {self.step}")
+            await self._compare(STEP)
         ahead: asyncio.Task[Collected] | None = None
         try:
             while self.step < config.steps:
@@ -115,14 +120,19 @@ class Trainer:
                 if self._is_due(config.save_every) and not last:
                     await whole(self.save())
                 if self._is_due(config.eval_every) and not last:
-                    await self._compare(f"after step {self.step}")
+                    await self._compare(STEP)
         finally:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.wait([ahead])
         await whole(self.save())
-        await self._compare("after training")
-        self.draw()
+        await self._compare(AFTER)
+        await asyncio.to_thread(self.draw)
+        names = [held.environment.id for held in self.plan.held_out]
+        for line in final_report(
+            metrics.read_metrics(self.folder.path), self.store, names, plain=self.progress.ascii_only
+        ):
+            self.progress.tell(line)
         self.progress.tell(f"checkpoint: {self._last()}")
 
     def _is_due(self, every: int) -> bool:
@@ -188,7 +198,7 @@ class Trainer:
         if self.algorithm.kl_coef and config.reference is None:
             self.strategy.refresh_reference()
         await self.sync()
-        await self.evaluate("after the warm start")
+        await self.evaluator.run(WARM, self.step)
 
     async def collect(self) -> Collected:
         """Sample the groups of one step; with `filter_rounds`, others for those of equal rewards."""
@@ -350,42 +360,9 @@ class Trainer:
             f"weights {values['transfer_seconds']:.1f} s"
         )
 
-    async def evaluate(self, when: str) -> None:
-        """Evaluate on the held-out tasks with the engine's present weights."""
-        config = self.config
-        if not config.eval_tasks:
-            return
-        plan = EvalPlan(
-            self.plan.environment, config.env_config, config.eval_split, config.eval_tasks, config.eval_samples, config.seed,
-            sampling_of(config, evaluation=True), self.plan.limits, config.concurrency, config.retries,
-        )  # fmt: skip
-        begun = time.monotonic()
-        done: list[Rollout] = []
-        total = config.eval_tasks * config.eval_samples
-
-        async with self.progress.during(lambda: f"evaluation {when}: {len(done)} of {total} rollouts"):
-            rollouts = await evaluate(self.agent.executor, plan, on_rollout=done.append)
-        for rollout in rollouts:
-            self.store.add(rollout, phase="eval", step=self.step)
-        summary = summarise(rollouts)
-        values = {
-            "reward": summary.reward.mean, "reward_low": summary.reward.low, "reward_high": summary.reward.high,
-            "passed": summary.passed.mean, "passed_low": summary.passed.low, "passed_high": summary.passed.high,
-            "tasks": summary.tasks, "scored": summary.scored, "rollouts": summary.rollouts, "faults": summary.faults,
-        }  # fmt: skip
-        self.log.write(self.step, "eval", values)
-        said = f"{when}: reward {summary.reward}, passed {summary.passed}"
-        self.progress.evaluated(self.plan.environment.id, said)
-        self.progress.say(
-            f"evaluation {said} ({summary.scored} of {summary.rollouts} rollouts scored, {time.monotonic() - begun:.0f} s)"
-        )
-
     async def _compare(self, when: str) -> None:
         """Evaluate the present step, unless that was done before the run was stopped, and keep the best checkpoint."""
-        rows = metrics.read_metrics(self.folder.path)
-        if not any(row["kind"] == "eval" and row["step"] == self.step for row in rows):
-            self.store.drop_after("eval", self.step - 1)  # of an evaluation that was not finished
-            await self.evaluate(when)
+        await self.evaluator.run_missing(when, self.step)
         await whole(self._keep_best())
 
     async def _keep_best(self) -> None:

@@ -16,6 +16,7 @@ from envhub.trainer.tracking import Trackers
 
 FILE = "metrics.jsonl"
 _NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored"), "sft": ("nll",), "held_out": ("nll",)}
+_KEY = ("step", "kind", "env", "when")
 _DRAWN = ("reward", "reward_low", "reward_high", "passed", "passed_low", "passed_high", "scored", "nll", "accuracy")
 
 
@@ -33,10 +34,15 @@ class MetricsLog:
                 self._board = EventFile(self._events)
 
     def write(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a row; `kind` is `train`, `eval`, `sft` or `held_out`. Numbers also go to TensorBoard and trackers as `kind/name`. Raises UserError."""
+        """Write a row; `kind` is `train`, `eval`, `sft` or `held_out`. Raises UserError.
+
+        Numbers also go to TensorBoard and trackers, as `kind/name`, or `kind/ENVIRONMENT/name` where the row names an
+        environment.
+        """
         self._writer.write({"step": step, "kind": kind, **{name: _or_null(value) for name, value in values.items()}})
+        place = f"{kind}/{values['env']}" if "env" in values else kind
         numbers = {
-            f"{kind}/{name}": float(value)
+            f"{place}/{name}": float(value)
             for name, value in values.items()
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         }
@@ -99,6 +105,9 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
     lacking = [name for name in _NEEDED[kind] if name not in row]
     if lacking:
         raise DataError(f"{place}: a row of kind {kind!r} has {lacking[0]}, and this one has not; {remedy}")
+    for name in ("env", "when"):
+        if not isinstance(row.get(name, ""), str):
+            raise DataError(f"{place}: {name} is text, not {row[name]!r}; {remedy}")
     for name in _DRAWN:
         value = row.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -107,7 +116,8 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
 
 
 def forget_after(folder: Path, step: int) -> str:
-    """Drop the rows of steps after `step`, which a resumed run does again, and all but the last of a step and kind.
+    """Drop the rows of steps after `step`, which a resumed run does again, and all but the last of what is the same: step, kind,
+    and of an evaluation its environment and moment.
 
     Returns one line that counts what was dropped, empty where nothing was. Raises DataError as `read_metrics` does.
     """
@@ -116,7 +126,7 @@ def forget_after(folder: Path, step: int) -> str:
         return ""
     rows, unfinished = _read(path)
     earlier = [row for row in rows if row["step"] <= step]
-    kept = list({(row["step"], row["kind"]): row for row in earlier}.values())
+    kept = list({tuple(row.get(name) for name in _KEY): row for row in earlier}.values())
     counts = {
         "{} of steps that are run again": len(rows) - len(earlier),
         "{} doubled": len(earlier) - len(kept),

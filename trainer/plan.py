@@ -16,6 +16,7 @@ from envhub.specs import EnvironmentSpec
 from envhub.trainer.algorithms import Algorithm, get_algorithm
 from envhub.trainer.best import metric_of
 from envhub.trainer.config import TrainConfig
+from envhub.trainer.held_out import HeldOut, held_out
 from envhub.trainer.shaping import Shaping
 from envhub.trainer.threads import share_out
 from envhub.trainer.tracking import refuse_missing
@@ -33,6 +34,7 @@ class Plan:
     algorithm: Algorithm
     environment: EnvironmentSpec
     limits: Limits
+    held_out: tuple[HeldOut, ...]
     shaping: Shaping
     best: str
 
@@ -87,13 +89,14 @@ def plan(config: TrainConfig) -> Plan:
     if config.parser != "auto":
         get_parser(config.parser)
     choose_device(config.device)
-    for split in (config.split, config.eval_split) if config.eval_tasks else (config.split,):
-        driver.tasks.get(split, 0, config.seed)
+    driver.tasks.get(config.split, 0, config.seed)
+    evaluated = held_out(config, found)
     shaping = Shaping(
         config.reward_scale, config.reward_clip, config.truncated_factor, config.overlong_buffer or 0,
         config.overlong_factor, _longest(limits),
     )  # fmt: skip
-    return Plan(algorithm, found, limits, shaping, metric_of(config.best, config.eval_every, config.eval_tasks))
+    best = metric_of(config.best, config.eval_every, config.eval_tasks)
+    return Plan(algorithm, found, limits, evaluated, shaping, best)
 
 
 def sampling_of(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:

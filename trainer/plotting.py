@@ -13,6 +13,7 @@ SHOWN_SUPERVISED = ("nll", "accuracy")
 _LABELS = {
     "reward": "mean reward", "passed": "share passed", "nll": "NLL of a token (nats)", "accuracy": "token accuracy",
 }  # fmt: skip
+_MARKERS = "os^vD*Xp"
 
 
 def numbers(rows: Sequence[Row]) -> list[str]:
@@ -33,7 +34,7 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
     """Draw metrics over the training steps of runs, by name, side by side; the ending of `path` is the format.
 
     Each run has a colour: its training steps, smoothed (beside what they are, for a single run), and with error bars
-    what was evaluated on held-out tasks. Raises UserError for a metric that no run has, and for a place that cannot be
+    what was evaluated on the held-out tasks of each environment. Raises UserError for a metric that no run has, and for a place that cannot be
     written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -67,7 +68,6 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
 
 def _draw(panel: Any, rows: Sequence[Row], name: str, run: str, colour: Any) -> None:
     train = [row for row in rows if row["kind"] in ("train", "sft") and name in row]
-    held_out = [row for row in rows if _is_scored(row) and _is_number(row.get(name))]
     supervised = any(row["kind"] in ("sft", "held_out") for row in rows)
     one, other = (
         ("training samples", "held-out samples") if supervised else ("training rollouts", "held-out tasks (95 %)")
@@ -77,11 +77,16 @@ def _draw(panel: Any, rows: Sequence[Row], name: str, run: str, colour: Any) -> 
         panel.plot(steps, [_or(value, math.nan) for value in values], color=colour, alpha=0.35, label=one)
     if train:
         panel.plot(steps, smoothed(values), color=colour, label=run or "smoothed")
-    if held_out:
+    by_env: dict[str, list[Row]] = {}
+    for row in rows:
+        if _is_scored(row) and _is_number(row.get(name)):
+            by_env.setdefault(row.get("env", ""), []).append(row)
+    for place, (env, held_out) in enumerate(by_env.items()):
+        label = f"{run}: held out" if run else other
         panel.errorbar(
             [row["step"] for row in held_out], [row[name] for row in held_out], yerr=_error_bars(held_out, name),
-            color=colour if run else "tab:orange", marker="o", capsize=3, linestyle="--" if run else "-",
-            label=f"{run}: held out" if run else other,
+            color=colour if run else f"C{1 + place % 9}", marker=_MARKERS[place % len(_MARKERS)], capsize=3,
+            linestyle="--" if run else "-", label=f"{label}, {env}" if len(by_env) > 1 else label,
         )  # fmt: skip
 
 

@@ -41,6 +41,11 @@ class Progress:
     ) -> None:
         return None
 
+    @property
+    def ascii_only(self) -> bool:
+        """Whether the console can show no more than ASCII."""
+        return self.console.options.ascii_only
+
     def say(self, text: str) -> None:
         """A line of news."""
         if not self.quiet:

@@ -52,6 +52,32 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
     return "".join(map(bar, shown))
 
 
+def chart(values: Sequence[float | None], *, width: int = 60, height: int = 6, plain: bool = False) -> list[str]:
+    """The values as columns of `height` lines, with the highest and the lowest value beside them; few are drawn wider.
+
+    Where there are more than `width` they are averaged. What is no finite number is left out. Empty where all are.
+    """
+    shown = _fewer([math.nan if value is None else value for value in values], width)
+    finite = [value for value in shown if math.isfinite(value)]
+    if not finite:
+        return []
+    low, high = min(finite), max(finite)
+    wide = max(1, min(3, width // len(shown)))
+    bars, axis = (_PLAIN_BARS, "|") if plain else (_BARS, "┤")
+    levels = len(bars) * height - 1
+    tops = [round((value - low) / (high - low) * levels) if high > low else 0 for value in finite]
+    heights = iter(tops)
+    columns = [next(heights) + 1 if math.isfinite(value) else 0 for value in shown]
+    labels = {0: f"{high:.3f}", height - 1: f"{low:.3f}"} if high > low else {height - 1: f"{low:.3f}"}
+    size = max(map(len, labels.values()))
+    lines = []
+    for line in range(height):
+        below = (height - 1 - line) * len(bars)
+        cells = (" " if top <= below else bars[min(top - below, len(bars)) - 1] for top in columns)
+        lines.append(f"{labels.get(line, ''):>{size}} {axis}{''.join(cell * wide for cell in cells)}".rstrip())
+    return lines if high > low else lines[-1:]
+
+
 def _fewer(values: list[float], width: int) -> list[float]:
     if len(values) <= width:
         return values

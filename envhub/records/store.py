@@ -74,10 +74,14 @@ class RolloutStore(Closing):
 
     def add(self, rollout: Rollout, *, phase: str = "eval", step: int | None = None) -> None:
         """Store a rollout; one with the same id is replaced. `phase` is `train`, `eval`, or a name of the caller's."""
-        row = _row(rollout, phase, step, _record(rollout))
+        self.add_all([rollout], phase=phase, step=step)
+
+    def add_all(self, rollouts: Sequence[Rollout], *, phase: str, step: int | None = None) -> None:
+        """Store several as `add` does; all at once, or none."""
+        rows = [_row(rollout, phase, step, _record(rollout)) for rollout in rollouts]
         try:
             with self._database:
-                self._database.execute(_INSERT, row)
+                self._database.executemany(_INSERT, rows)
         except sqlite3.Error as problem:
             raise self._unwritten(problem) from problem
 
@@ -142,13 +146,15 @@ class RolloutStore(Closing):
         query = "SELECT count(*) FROM rollouts WHERE ?1 IS NULL OR phase = ?1"
         return sum(row[0] for row in self._select(query, phase))
 
-    def drop_after(self, phase: str, step: int) -> int:
-        """Forget the rollouts of a phase that belong to later steps (which a resumed run does again). Raises UserError."""
+    def drop_after(self, phase: str, step: int, *, environment: str | None = None) -> int:
+        """Forget the rollouts of a phase, all or those of an environment, that belong to later steps: they are made again.
+
+        Returns how many. Raises UserError.
+        """
+        query = "DELETE FROM rollouts WHERE phase = ?1 AND step > ?2 AND (?3 IS NULL OR environment = ?3)"
         try:
             with self._database:
-                return self._database.execute(
-                    "DELETE FROM rollouts WHERE phase = ? AND step > ?", (phase, step)
-                ).rowcount
+                return self._database.execute(query, (phase, step, environment and _column(environment))).rowcount
         except sqlite3.Error as problem:
             raise self._unwritten(problem) from problem
 
