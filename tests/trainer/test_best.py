@@ -59,11 +59,12 @@ def row(step: int, reward: float | None, **more: Any) -> dict[str, Any]:
 
 
 def test_values_are_means_over_environments_of_the_last_rows():
-    rows = [
-        row(1, 0.5), {"kind": "train", "step": 1, "reward": 9.0}, row(2, 0.1), row(2, 0.25), row(3, None),
-        row(4, 0.0, env="a"), row(4, 1.0, env="b"), row(5, 0.5, env="a"), row(5, None, env="b"),
+    one = [row(1, 0.5), {"kind": "train", "step": 1, "reward": 9.0}, row(2, 0.1), row(2, 0.25), row(3, None)]
+    assert best.values(one, "reward") == {1: 0.5, 2: 0.25}
+    two = [
+        row(4, 0.0, env="a"), row(4, 1.0, env="b"), row(5, 0.5, env="a"), row(5, None, env="b"), row(6, 1.0, env="a"),
     ]  # fmt: skip
-    assert best.values(rows, "reward") == {1: 0.5, 2: 0.25, 4: 0.5}
+    assert best.values(two, "reward") == {4: 0.5}
 
 
 @given(st.dictionaries(st.integers(1, 9), st.floats(0, 1)), st.sets(st.integers(1, 9)))
