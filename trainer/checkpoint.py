@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,10 @@ def save(folder: Path, strategy: Strategy, tokenizer: Any, meta: Meta, keep: int
         try:
             strategy.save_model(writing / _MODEL)
             _save_tokenizer(tokenizer, writing / _MODEL)
-            torch.save(strategy.state(), writing / _STATE)
+            with ThreadPoolExecutor(1) as beside:  # the disk takes up the model while the state is written
+                synced = beside.submit(_sync, writing / _MODEL)
+                torch.save(strategy.state(), writing / _STATE)
+            synced.result()
             sizes = {str(file.relative_to(writing)): file.stat().st_size for file in _files(writing)}
             described = meta.model_copy(update={"files": sizes, "trained": strategy.trained()})
             write_atomically(writing / checkpoints.META, described.model_dump_json(indent=2))
