@@ -10,7 +10,14 @@ from torch.utils.checkpoint import checkpoint
 from envhub.agents.engines.loading import load_causal_model
 from envhub.trainer.decoder import Decoder, Prefix, attention_of, positions
 
-CHUNK = 1024  # positions whose logits exist at one time
+_CHUNK = 1024  # positions whose logits exist at one time
+_CPU_CHUNK = 256
+
+
+def chunks(count: int, device: torch.device) -> list[slice]:
+    """The parts of `count` positions whose logits may exist at one time."""
+    size = _CPU_CHUNK if device.type == "cpu" else _CHUNK
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def load_model(path: Path, device: str, *, gradient_checkpointing: bool = False) -> Any:
@@ -75,16 +82,8 @@ class TokenScorer:
             hidden = self.decoder(token_ids, lengths, mask, prefix)
             head = self.model.get_output_embeddings()
             parts = [
-                checkpoint(
-                    _score,
-                    head,
-                    hidden[i : i + CHUNK],
-                    targets[i : i + CHUNK],
-                    temperature,
-                    trains_entropy,
-                    use_reentrant=False,
-                )
-                for i in range(0, len(targets), CHUNK)
+                checkpoint(_score, head, hidden[part], targets[part], temperature, trains_entropy, use_reentrant=False)
+                for part in chunks(len(targets), token_ids.device)
             ]
         else:
             attention = attention_of(token_ids, lengths)

@@ -148,7 +148,7 @@ def _optimizers(model: torch.nn.Module, options: Optimization) -> list[Optimizer
             {"params": decayed, "weight_decay": options.weight_decay},
             {"params": plain, "weight_decay": 0.0},
         ]
-        out.append(torch.optim.AdamW(groups, lr=options.learning_rate, betas=options.betas))
+        out.append(torch.optim.AdamW(groups, lr=options.learning_rate, betas=options.betas, fused=True))
     return out
 
 

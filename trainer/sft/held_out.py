@@ -8,7 +8,7 @@ from torch import Tensor
 
 from envhub.trainer.batch import Rows, micro_batches
 from envhub.trainer.decoder import attention_of, positions
-from envhub.trainer.model import CHUNK, TokenScorer
+from envhub.trainer.model import TokenScorer, chunks
 from envhub.trainer.sft.examples import Example, rows_of
 from envhub.trainer.strategy import Strategy, TorchStrategy
 
@@ -58,7 +58,7 @@ class _Predictor(TokenScorer):
             logits = self.model(input_ids=token_ids, attention_mask=attention, use_cache=False).logits
             return int((logits[rows, at - 1].argmax(-1) == targets).sum())
         hidden, head = self.decoder(token_ids, lengths, mask), self.model.get_output_embeddings()
-        parts = [slice(start, start + CHUNK) for start in range(0, len(targets), CHUNK)]
+        parts = chunks(len(targets), targets.device)
         return sum(int((head(hidden[part]).argmax(-1) == targets[part]).sum()) for part in parts)
 
 
