@@ -4,7 +4,8 @@ The bare loop does forward, logprobs, backward, clipping and AdamW on the same t
 model's whole forward pass and without metrics. TRL's side is its GRPOTrainer's own loss on the same scored rollouts, 8 in a
 micro-batch, without gradient checkpointing, then backward, clipping and its AdamW; neither sampling nor its loop is timed.
 The log-normal answers follow a prompt that their group shares, which ours computes once. Peak memory is measured in
-processes of their own: the most resident memory during a first step over that before it.
+processes of their own: the most resident memory during a first step, and during two, over that before them, with as many
+tokens in a micro-batch on both sides.
 
     python -m benchmarks.optimizer_step [--model smollm2] [--rollouts 32] [--prompt 64] [--answer 64] [--rounds 2] [--json]
 """
@@ -31,7 +32,7 @@ from envhub.trainer.batch import build_rows, micro_batches
 from envhub.trainer.optimizer import Optimization
 from envhub.trainer.strategy import TorchStrategy
 
-GROUP, BUDGET = 8, 2048  # rollouts, and tokens of a micro-batch
+GROUP = 8  # rollouts
 ALGORITHM = GRPO.with_options(correction="none")
 
 
@@ -45,6 +46,7 @@ class Shape:
     answer: int
     ragged: bool = False
     shared: bool = False
+    budget: int = 2048  # tokens of a micro-batch of ours and of the bare loop's; TRL's has 8 rollouts
 
     def made(self) -> list[Rollout]:
         """Groups of rollouts; each has a prompt of its own unless the group shares one."""
@@ -61,14 +63,14 @@ class Shape:
     def path(self) -> Path:
         return resolve_model(self.model).path
 
-
-def options() -> Optimization:
-    return Optimization(learning_rate=1e-6, micro_tokens=BUDGET, precision="float32")
+    @property
+    def options(self) -> Optimization:
+        return Optimization(learning_rate=1e-6, micro_tokens=self.budget, precision="float32")
 
 
 def ours(shape: Shape) -> Callable[[], float]:
     """A function that takes one step with the trainer's strategy and returns its seconds."""
-    strategy = TorchStrategy(shape.path, options(), device="cpu")
+    strategy = TorchStrategy(shape.path, shape.options, device="cpu")
     rows = build_rows(shape.made(), ALGORITHM)
 
     def step() -> float:
@@ -84,12 +86,12 @@ def bare(shape: Shape) -> Callable[[], float]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(shape.path, dtype=torch.float32).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     rows = build_rows(shape.made(), ALGORITHM)
 
     def step() -> float:
         began = time.perf_counter()
-        for part in micro_batches(rows, BUDGET):
+        for part in micro_batches(rows, shape.budget):
             attention = (torch.arange(part.token_ids.shape[1]) < part.lengths[:, None]).long()
             logits = model(input_ids=part.token_ids, attention_mask=attention, use_cache=False).logits[:, :-1]
             logprobs = logits.log_softmax(-1).gather(-1, part.token_ids[:, 1:, None])[..., 0]
@@ -138,26 +140,32 @@ def theirs(shape: Shape) -> Callable[[], float]:
 SIDES = {"ours": ours, "bare": bare, "trl": theirs}
 
 
-def peak(side: str, shape: Shape) -> float:
-    """Megabytes that a step of one side adds at most to the resident memory, in a process of its own."""
-    given = [str(value) for value in (side, shape.model, shape.rollouts, shape.prompt, shape.answer, int(shape.shared))]
+def peak(side: str, shape: Shape) -> tuple[float, float]:
+    """Megabytes that a first step of one side adds at most to the resident memory, and both of two steps, in a process of
+    its own."""
+    given = [str(value) for value in (side, shape.model, shape.rollouts, shape.prompt, shape.answer)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.optimizer_step", "--peak", *given],
         capture_output=True,
         text=True,
         check=True,
     )
-    return float(done.stdout.split()[-1])
+    first, both = done.stdout.split()[-2:]
+    return float(first), float(both)
 
 
-def print_peak(side: str, model: str, rollouts: str, prompt: str, answer: str, shared: str) -> int:
-    """Take one step and print what it added to the resident memory, in megabytes."""
-    shape = Shape(model, int(rollouts), int(prompt), int(answer), shared=shared == "1")
-    step = SIDES[side](shape)
+def print_peak(side: str, model: str, rollouts: str, prompt: str, answer: str) -> int:
+    """Take two steps and print what the first and what both added to the resident memory, in megabytes.
+
+    Groups share their prompts; a micro-batch of ours has as many tokens as one of TRL's.
+    """
+    tokens = GROUP * (int(prompt) + int(answer))
+    step = SIDES[side](Shape(model, int(rollouts), int(prompt), int(answer), shared=True, budget=tokens))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = _resident("VmRSS")
-    step()
-    print((_resident("VmHWM") - before) / 1e3)
+    for _ in range(2):
+        step()
+        print((_resident("VmHWM") - before) / 1e3)
     return 0
 
 
@@ -198,12 +206,11 @@ def main() -> int:
     rows = compared("prompts of their own", plain, "bare", 0.9, given.rounds)
     rows += compared("a prompt for each group", shared, "bare", 1.0, given.rounds)
     rows += compared("log-normal answers", ragged, "trl", 2.0, given.rounds)
-    mine, its = peak("ours", shared), peak("trl", shared)
-    rows += [
-        Row("most memory of a step: ours", mine, "MB"),
-        Row("most memory of a step: trl", its, "MB"),
-        at_most("most memory of a step: ours against trl", mine / its, "ratio", 0.7),
-    ]
+    peaks = {side: peak(side, shared) for side in ("ours", "trl")}
+    for number, what in enumerate(("a first step", "two steps, with the moments of the first")):
+        rows += [Row(f"most memory of {what}: {side}", found[number], "MB") for side, found in peaks.items()]
+        against = peaks["ours"][number] / peaks["trl"][number]
+        rows.append(at_most(f"most memory of {what}: ours against trl", against, "ratio", 0.7))
     return report("optimizer step", rows)
 
 
