@@ -34,7 +34,7 @@ if arguments[:1] == ["train"]:
         if not any(pair[0] == "--model" and pair[1].startswith("runs/") for pair in zip(arguments, arguments[1:])):
             arguments += ["--model", "tiny"]
 elif arguments[:1] == ["sft"]:
-    arguments += ["--model", "tiny", "--no-tensorboard"]
+    arguments += [] if "--resume" in arguments else ["--model", "tiny", "--no-tensorboard"]
 elif arguments[:1] == ["eval"] and not any(item.startswith("scripted:") for item in arguments):
     if any(item.startswith("openai:") for item in arguments):  # no endpoint is there to be asked
         arguments = ["scripted:random" if item.startswith("openai:") else item for item in arguments]
