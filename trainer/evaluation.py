@@ -40,12 +40,17 @@ class Evaluator:
             await self._evaluate(held, when, step)
 
     async def run_missing(self, when: str, step: int) -> None:
-        """Evaluate a step where that was not done before the run was stopped."""
-        rows = read_metrics(self.folder)
-        done = {row.get("env") for row in rows if (row["kind"], row["step"]) == ("eval", step)}
+        """Evaluate a step where that was not done before the run was stopped.
+
+        What was evaluated before training is of step 0 too, and is not the evaluation after the warm start.
+        """
+        again = when == WARM
+        rows = [row for row in read_metrics(self.folder) if (row["kind"], row["step"]) == ("eval", step)]
+        done = {row.get("env") for row in rows if not again or row.get("when") == WARM}
         for held in self.held_out:
             if held.environment.id not in done:
-                self.store.drop_after("eval", step - 1, environment=held.environment.id)  # what was not finished
+                if not again:
+                    self.store.drop_after("eval", step - 1, environment=held.environment.id)  # what was not finished
                 await self._evaluate(held, when, step)
 
     async def _evaluate(self, held: HeldOut, when: str, step: int) -> None:

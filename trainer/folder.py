@@ -56,5 +56,10 @@ def refuse_fixed(chosen: Collection[str], changeable: Collection[str], config: P
 def how_to_go_on(path: Path, command: str) -> str:
     """A line for a run that was stopped: what is saved, and the command that goes on with it."""
     done = checkpoint.finished(path / "checkpoints")
-    state = f"step {done[-1].step} is saved" if done else "no step is saved"
+    state = f"{named(done[-1].step)} is saved" if done else "no step is saved"
     return f"stopped; {state}; go on with: envhub {command} --resume {shlex.quote(str(path))}"
+
+
+def named(step: int) -> str:
+    """What a checkpoint is of: a step, or the warm start before the first."""
+    return f"step {step}" if step else "the warm start"

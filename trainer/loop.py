@@ -93,7 +93,7 @@ class Trainer:
         When it is cancelled, the update or the save that goes on comes to its end, and the last finished step is saved.
         """
         self.progress.title(f"{self.algorithm.name} on {self.plan.environment.id}")
-        if self.step and self.config.lora_rank:  # the engine was started with the base
+        if self.saved is not None and self.config.lora_rank:  # the engine was started with the base
             await self.transfer.send(self.strategy, self.agent.engine, self.version)
         await self.canary.check(self.version)
         try:
@@ -104,9 +104,11 @@ class Trainer:
 
     async def _run(self) -> None:
         config = self.config
-        if self.step == 0:
+        if self.saved is None:
             await self.evaluator.run(BEFORE, self.step)
             await self._warm_start()
+        elif self.step == 0:
+            await self._compare(WARM)
         elif self.step < config.steps and self._is_due(config.eval_every):
             await self._compare(STEP)
         ahead: asyncio.Task[Collected] | None = None
@@ -182,7 +184,10 @@ class Trainer:
                 )
 
     async def _warm_start(self) -> None:
-        """Let the policy begin with what the environment's oracle does; a KL is then to that beginning, unless a reference is named."""
+        """Let the policy begin with what the environment's oracle does, and save that as step 0.
+
+        A KL is then to that beginning, unless a reference is named.
+        """
         config, done = self.config, 0
         if not config.warm_start:
             return
@@ -198,7 +203,9 @@ class Trainer:
         if self.algorithm.kl_coef and config.reference is None:
             self.strategy.refresh_reference()
         await self.sync()
-        await self.evaluator.run(WARM, self.step)
+        self.finished = self._meta(self.sampler.position)
+        await whole(self.save())
+        await self._compare(WARM)
 
     async def collect(self) -> Collected:
         """Sample the groups of one step; with `filter_rounds`, others for those of equal rewards."""

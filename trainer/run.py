@@ -21,7 +21,7 @@ from envhub.records import RolloutStore, RunFolder, numbered_folder, taken_up
 from envhub.records.folder import CONFIG
 from envhub.trainer import checkpoint, metrics, tracking
 from envhub.trainer.config import TrainConfig
-from envhub.trainer.folder import ANEW, how_to_go_on, saved_config
+from envhub.trainer.folder import ANEW, how_to_go_on, named, saved_config
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
 from envhub.trainer.lora import refuse_unfit
@@ -71,7 +71,7 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         progress.say(f"run folder: {path}")
         if resume is not None:
             dropped = metrics.forget_after(path, saved.step if saved is not None else -1)
-            progress.say(ANEW if saved is None else f"going on after step {saved.step}")
+            progress.say(ANEW if saved is None else f"going on after {named(saved.step)}")
             for text in filter(None, (missing if saved is not None else "", dropped)):
                 progress.warn(text)
             folder.write_config(settings)

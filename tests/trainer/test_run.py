@@ -247,19 +247,85 @@ def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(tmp_pa
     assert rewards[0] == rewards[1] and len(rewards[0]) == 4
 
 
-def test_a_warm_start_on_the_oracle_lets_a_small_model_begin(tmp_path: Path, letters_source: str):
+@pytest.fixture
+def echo(tmp_path: Path, letters_source: str) -> str:
+    """That environment, with an oracle."""
     file = tmp_path / "echo.py"
     file.write_text(
         letters_source.replace("class Letters", "class Echo") + "    def oracle(self):\n        return 'aeiou' * 2\n"
     )
-    folder = run(
-        tmp_path / "run", f"{file}:Echo", warm_start=12, steps=1, learning_rate=3e-3, algo="grpo", kl_coef=0.01
-    )
+    return f"{file}:Echo"
+
+
+def test_a_warm_start_on_the_oracle_lets_a_small_model_begin(tmp_path: Path, echo: str):
+    folder = run(tmp_path / "run", echo, warm_start=12, steps=1, learning_rate=3e-3, algo="grpo", kl_coef=0.01)
     rows = read_metrics(folder)
     before, after = (row["reward"] for row in rows if row["kind"] == "eval" and row["step"] == 0)
     assert after > before + 0.3
     (row,) = (row for row in rows if row["kind"] == "train")
     assert row["kl"] == pytest.approx(0, abs=1e-4)  # to the model after the warm start
+
+
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_a_run_that_was_stopped_after_its_warm_start_goes_on_from_it(tmp_path: Path, echo: str, lora_rank: int):
+    from safetensors.torch import load_file
+
+    options = {
+        "warm_start": 3, "steps": 2, "save_every": 1, "keep": 3, "learning_rate": 3e-3, "algo": "grpo", "kl_coef": 0.01,
+        "lora_rank": lora_rank, "eval_tasks": 2, "engine_options": {"gather_seconds": 0.2},
+    }  # fmt: skip
+    whole, stopped = run(tmp_path / "whole", echo, **options), tmp_path / "stopped"
+    assert [item.step for item in checkpoint.finished(whole / "checkpoints")] == [0, 1, 2]
+    shutil.copytree(whole, stopped)
+    for step in (1, 2):
+        shutil.rmtree(stopped / f"checkpoints/step-{step:06d}")
+    run(stopped, echo, resume=stopped, **options)
+    first, second = (
+        load_file(next((folder / "checkpoints/step-000002/model").glob("*.safetensors"))) for folder in (whole, stopped)
+    )
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    told = [
+        [(row["step"], row["kind"], row.get("when"), row["reward"], row.get("kl")) for row in read_metrics(folder)]
+        for folder in (whole, stopped)
+    ]
+    assert told[0] == told[1]
+    assert [row[:3] for row in told[0]] == [
+        (0, "eval", "before"), (0, "eval", "warm"), (1, "train", None), (2, "train", None), (2, "eval", "after"),
+    ]  # fmt: skip
+    counts = []
+    for folder in (whole, stopped):
+        with RolloutStore(folder / "rollouts.sqlite", read_only=True) as store:
+            counts.append((store.count("eval"), store.count("train")))
+    assert counts == [(6, 16), (6, 16)]
+
+
+def test_an_evaluation_after_the_warm_start_that_is_missing_is_made_up_for(tmp_path: Path, echo: str):
+    options = {"warm_start": 1, "steps": 1, "learning_rate": 3e-3, "eval_tasks": 2, "keep": 2, "save_every": 1}
+    folder = run(tmp_path / "run", echo, **options)
+    shutil.rmtree(folder / "checkpoints/step-000001")
+    rows = [json.dumps(row) + "\n" for row in read_metrics(folder)]
+    (folder / "metrics.jsonl").write_text(rows[0])
+    run(folder, echo, resume=folder, **options)
+    assert [json.loads(row)["reward"] for row in rows] == [row["reward"] for row in read_metrics(folder)]
+    assert [row.get("when") for row in read_metrics(folder)] == ["before", "warm", None, "after"]
+
+
+def test_a_warm_start_competes_for_the_best_checkpoint_and_stays_while_it_is(tmp_path: Path, echo: str):
+    folder = run(
+        tmp_path / "run",
+        echo,
+        warm_start=8,
+        steps=2,
+        eval_every=1,
+        save_every=1,
+        keep=1,
+        learning_rate=3e-3,
+        eval_tasks=4,
+    )
+    rewards = {row["step"]: row["reward"] for row in read_metrics(folder) if row["kind"] == "eval"}
+    best = max(sorted(rewards), key=lambda step: rewards[step])
+    assert (folder / "checkpoints/best").resolve().name == f"step-{best:06d}"
+    assert {item.step for item in checkpoint.finished(folder / "checkpoints")} == {best, 2}
 
 
 def test_a_warm_start_needs_an_oracle(tmp_path: Path):
