@@ -255,3 +255,9 @@ def test_run_folders_are_numbered(tmp_path):
     assert next_folder("a/b", "grpo", tmp_path).name == "a.b-grpo-1"
     (tmp_path / "a.b-grpo-1").mkdir()
     assert next_folder("a/b", "grpo", tmp_path).name == "a.b-grpo-2"
+
+
+@pytest.mark.parametrize("preset", ["cpu", "gpu"])
+def test_a_preset_saves_on_the_way(preset: str):
+    config = resolve({"preset": preset, "env": "guess_number"})
+    assert 0 < config.save_every < config.steps
