@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from envhub.agents.engines import make_engine
 from envhub.agents.engines.transformers_engine import TransformersEngine
 from envhub.agents.models import resolve_model
 from envhub.cli.app import run as command_line
@@ -109,11 +110,25 @@ def test_another_reference_is_a_model_of_its_own(tiny_path: Path, rows: Rows, tm
     assert torch.allclose(strategy.score(rows, 1.0, reference=True), strategy.score(rows, 1.0), atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["memory", "folder"])
+@pytest.mark.parametrize(
+    ("name", "how", "options"),
+    [
+        ("transformers", "memory", {}),
+        ("transformers", "folder", {}),
+        pytest.param(
+            "vllm",
+            "memory",
+            {"kv_cache_gib": 0.25, "max_context": 256},
+            marks=[pytest.mark.slow, pytest.mark.timeout(600)],
+        ),
+    ],
+)
 async def test_the_engine_gets_the_merged_weights_of_the_adapted_layers(
-    tiny_path: Path, rows: Rows, how: str, tmp_path: Path
+    tiny_path: Path, rows: Rows, name: str, how: str, options: dict[str, object], tmp_path: Path
 ):
-    engine, strategy = TransformersEngine(str(tiny_path), dtype="float32"), stepped(tiny_path, rows, steps=0)
+    pytest.importorskip(name)
+    engine = make_engine(name, str(tiny_path), options={"dtype": "float32", **options})
+    strategy = stepped(tiny_path, rows, steps=0)
     transfer = make_transfer(how, tmp_path / "transfer")
     await engine.start()
     try:
@@ -123,7 +138,7 @@ async def test_the_engine_gets_the_merged_weights_of_the_adapted_layers(
             strategy.step(rows, RLOO, 1.0, None, None)
         assert await canary.difference() > 0.05
         await transfer.send(strategy, engine, 1)
-        assert await canary.check(1) < 1e-4
+        assert await canary.check(1) < (1e-4 if name == "transformers" else 5e-3)  # vLLM's kernels: 1e-3 from the start
     finally:
         await engine.close()
     part, whole = strategy.named_tensors(whole=False), strategy.named_tensors()
