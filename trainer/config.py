@@ -32,8 +32,8 @@ from envhub.trainer.settings import (
 )
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "cpu": {"steps": 6, "tasks_per_step": 3, "group_size": 6, "max_turn_tokens": 48, "max_turns": 2, "eval_tasks": 10,
-            "eval_samples": 2, "save_every": 3, "temperature": 0.8, "learning_rate": 2e-5, "micro_tokens": 2048, "concurrency": 64},
+    "cpu": {"steps": 20, "tasks_per_step": 3, "group_size": 6, "max_turn_tokens": 48, "max_turns": 2, "eval_tasks": 80,
+            "eval_samples": 2, "save_every": 5, "temperature": 0.8, "learning_rate": 3e-5, "micro_tokens": 2048, "concurrency": 64},
     "gpu": {"steps": 100, "tasks_per_step": 64, "group_size": 8, "max_turn_tokens": 1024, "eval_tasks": 64,
             "save_every": 10, "learning_rate": 1e-6, "micro_tokens": 16384, "concurrency": 512, "gradient_checkpointing": True},
     "test": {"steps": 2, "tasks_per_step": 2, "group_size": 4, "max_turn_tokens": 24, "eval_tasks": 4,

@@ -27,6 +27,7 @@ from envhub.sandbox import (
 from envhub.single_turn import TaskEnvironment
 from envhub.tasks import Task, TaskSet
 
+_AGAIN = "Write the whole function again, corrected. Answer with the code only."
 _UNDEFINED = "NameError: the source defines no function"  # what a sandbox says of a name that cannot be called
 
 
@@ -42,7 +43,7 @@ class SandboxCodeConfig(EnvironmentConfig):
 
     levels: tuple[int, ...] = (1,)
     data: Path | None = None
-    eval_fraction: float = Field(0.2, gt=0, le=1)
+    eval_fraction: float = Field(0.4, gt=0, le=1)
     tries: int = Field(2, ge=1, le=16)
     partial: float = Field(0.5, ge=0, le=1)
     well_formed: float = Field(0.1, ge=0, le=1)
@@ -97,7 +98,7 @@ class SandboxCodeEnvironment(TaskEnvironment):
         report = await self._grade(source) if defines(source, entry) else None
         defined = report is not None and not _lacks_function(report, entry)
         if report is None or not defined:
-            said = f"Your answer defines no function {entry}."
+            said = f"Your answer defines no function {entry}. {_AGAIN}"
             report = Report(0, max(1, len(self.hidden.cases)), {"no_function": 1})
         else:
             said = _feedback(report, entry)
@@ -152,13 +153,14 @@ def _feedback(report: Report, entry: str) -> str:
     if failure is None:
         return "All tests pass."
     if not failure.arguments and failure.outcome in (RunOutcome.ok, RunOutcome.error):
-        return f"A test failed: {failure.error}. Try again."
+        return f"A test failed: {failure.error}. {_AGAIN}"
     if failure.outcome is RunOutcome.ok:
         call = f"{entry}{_as_call(failure.arguments)}"
-        return f"{call} returned {failure.got}, expected {failure.expected}. Try again."
+        return f"{call} returned {failure.got}, expected {failure.expected}. {_AGAIN}"
     if failure.outcome is RunOutcome.error:
-        return f"{entry}{_as_call(failure.arguments)} raised {failure.error}. Try again."
-    return f"Your code failed: {failure.outcome.value.replace('_', ' ')}. {failure.error}".strip() + " Try again."
+        return f"{entry}{_as_call(failure.arguments)} raised {failure.error}. {_AGAIN}"
+    failed = f"Your code failed: {failure.outcome.value.replace('_', ' ')}. {failure.error}".strip()
+    return f"{failed}. {_AGAIN}"
 
 
 def _as_call(arguments: str) -> str:
