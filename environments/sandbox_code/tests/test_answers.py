@@ -107,7 +107,7 @@ def test_many_fences_are_read_in_a_moment():
 async def test_a_name_that_cannot_be_called_is_not_paid(tmp_path: Path, code: str):
     environment = await begin(tmp_path, prompt="def f(x):\n")
     observation, reward, *_ = await environment.step(code)
-    assert reward == 0.0 and observation == "Your answer defines no function f."
+    assert reward == 0.0 and observation.startswith("Your answer defines no function f. ")
 
 
 async def begin(folder: Path, prompt: str, test: str = "def check(c): assert c(1) == 1") -> SandboxCodeEnvironment:
