@@ -257,3 +257,13 @@ def test_without_held_out_samples_only_the_nll_is_drawn(tmp_path: Path):
     assert cli(["plot", str(tmp_path), "--output", str(tmp_path / "curve.svg")]) == 0
     shown = texts(tmp_path / "curve.svg")
     assert "NLL of a token (nats)" in shown and not {"token accuracy", "held-out samples", "mean reward"} & shown
+
+
+@pytest.mark.slow
+def test_every_number_of_a_run_is_in_the_reference(finished: Path):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    parts = dict(part.split("`", 2)[1:] for part in page.split("## Kind ")[1:])
+    for kind in ("sft", "held_out"):
+        told = [line.split("`")[1] for line in parts[kind].splitlines() if line.startswith("| `")]
+        row = next(row for row in read_metrics(finished) if row["kind"] == kind)
+        assert sorted(told) == sorted(row.keys() - {"step", "kind"})
