@@ -77,7 +77,7 @@ def test_train_and_eval_share_no_task():
 
 def test_enough_tasks_of_the_first_level_are_held_out():
     tasks = SandboxCodeEnvironment().tasks
-    assert 30 <= len(list(tasks.iterate("eval"))) < len(list(tasks.iterate("train"))) / 3
+    assert 60 <= len(list(tasks.iterate("eval"))) < len(list(tasks.iterate("train"))) * 3 / 4
 
 
 @pytest.mark.parametrize(
