@@ -41,7 +41,7 @@ def held_out(config: TrainConfig, trained: EnvironmentSpec) -> tuple[HeldOut, ..
     for found in [find_spec(name) for name in config.eval_env] or [trained]:
         if found.id in out:
             raise UserError(f"eval_env names {found.id!r} twice; name each environment once")
-        own = found.id == trained.id
+        own = (found.id, found.target) == (trained.id, trained.target)
         values = config.env_config if own else {}
         driver = Driver(found, values)
         splits = driver.tasks.splits

@@ -17,6 +17,7 @@ from envhub.trainer.tracking import Trackers
 FILE = "metrics.jsonl"
 _NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored"), "sft": ("nll",), "held_out": ("nll",)}
 _KEY = ("step", "kind", "env", "when")
+_LARGEST = 1e100  # of any number: curves and sums of what is larger would overflow
 _DRAWN = ("reward", "reward_low", "reward_high", "passed", "passed_low", "passed_high", "scored", "nll", "accuracy")
 
 
@@ -112,6 +113,13 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
         value = row.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise DataError(f"{place}: {name} is a number or null, not {value!r}; {remedy}")
+    for name, value in row.items():
+        if isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+            raise DataError(f"{place}: {name} is a number within ±{_LARGEST:g}, and this one is not; {remedy}")
+    for name in ("reward", "passed"):
+        low, mean, high = (row.get(key) for key in (f"{name}_low", name, f"{name}_high"))
+        if mean is not None and ((low is not None and low > mean) or (high is not None and high < mean)):
+            raise DataError(f"{place}: {name} {mean:g} is not within its interval; {remedy}")
     return row
 
 

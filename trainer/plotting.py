@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from envhub.errors import UserError, did_you_mean
+from envhub.trainer.text import printable
 
 Row: TypeAlias = Mapping[str, Any]
 SHOWN = ("reward", "passed")
@@ -48,14 +49,14 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
     figure = Figure(figsize=(4.5 * len(shown), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
-    figure.suptitle(title)
+    figure.suptitle(_literal(title))
     colours = [f"C{number}" for number in range(10)]  # of matplotlib's own cycle
     for panel, name in zip(panels, shown, strict=True):
         for place, (run, rows) in enumerate(runs.items()):
-            _draw(panel, rows, name, run if len(runs) > 1 else "", colours[place % len(colours)])
+            _draw(panel, rows, name, _literal(run) if len(runs) > 1 else "", colours[place % len(colours)])
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.set_xlabel("training step")
-        panel.set_ylabel(_LABELS.get(name, name.replace("_", " ")))
+        panel.set_ylabel(_LABELS.get(name, _literal(name.replace("_", " "))))
         panel.grid(alpha=0.3)
         if panel.get_legend_handles_labels()[0]:
             panel.legend(fontsize="small")
@@ -72,7 +73,8 @@ def _draw(panel: Any, rows: Sequence[Row], name: str, run: str, colour: Any) -> 
     one, other = (
         ("training samples", "held-out samples") if supervised else ("training rollouts", "held-out tasks (95 %)")
     )
-    steps, values = [row["step"] for row in train], [row[name] for row in train]
+    steps = [row["step"] for row in train]
+    values = [row[name] if _is_number(row[name]) else None for row in train]
     if train and not run:
         panel.plot(steps, [_or(value, math.nan) for value in values], color=colour, alpha=0.35, label=one)
     if train:
@@ -86,7 +88,7 @@ def _draw(panel: Any, rows: Sequence[Row], name: str, run: str, colour: Any) -> 
         panel.errorbar(
             [row["step"] for row in held_out], [row[name] for row in held_out], yerr=_error_bars(held_out, name),
             color=colour if run else f"C{1 + place % 9}", marker=_MARKERS[place % len(_MARKERS)], capsize=3,
-            linestyle="--" if run else "-", label=f"{label}, {env}" if len(by_env) > 1 else label,
+            linestyle="--" if run else "-", label=f"{label}, {_literal(env)}" if len(by_env) > 1 else label,
         )  # fmt: skip
 
 
@@ -111,6 +113,11 @@ def _error_bars(rows: Sequence[Row], name: str) -> list[list[float]]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _literal(text: str) -> str:
+    """Text that matplotlib shows as it is: between dollars it would be a formula."""
+    return printable(text).replace("$", r"\$")
 
 
 def _or(value: Any, default: float) -> float:

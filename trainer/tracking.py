@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import queue
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envhub.errors import MissingExtraError, UserError
+from envhub.guard import text_of
 from envhub.home import write_atomically
 from envhub.records import read_json
 from envhub.strict_json import dumps
@@ -102,7 +104,7 @@ class Tracker:
     async def start(self) -> None:
         """Wait until the service shows the run. Raises UserError where it does not."""
         self._thread.start()
-        begun = await asyncio.to_thread(self._begun.wait, _STARTING)
+        begun = await _true(self._begun.is_set, _STARTING)
         if not begun or self._problem is not None:
             said = _said(self._problem) if begun else f"it did not answer in {_STARTING:g} s"
             raise UserError(f"the tracker {self.name} cannot show this run: {said}; leave it out to train without it")
@@ -118,8 +120,7 @@ class Tracker:
         """Wait a while for what is to be sent, and say what was not."""
         self._failed = failed
         self._rows.put(None)
-        await asyncio.to_thread(self._thread.join, _CLOSING)
-        if self._thread.is_alive() and self._problem is None:
+        if not await _true(lambda: not self._thread.is_alive(), _CLOSING) and self._problem is None:
             self._problem = TimeoutError(f"it did not take the last rows in {_CLOSING:g} s")
         self._warn_once()
         if lost := self._written - self._sent:
@@ -149,13 +150,22 @@ class Tracker:
         try:
             call()
         except BaseException as problem:
-            self._problem = self._problem or problem
+            if self._problem is None:
+                self._problem = problem
             return False
         return True
 
 
+async def _true(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for something that another thread does; returns whether it did. A thread that waits would hold up Ctrl-C."""
+    until = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    return found
+
+
 def _said(problem: BaseException | None) -> str:
-    return " ".join(str(problem).split())[:500] or type(problem).__name__
+    return " ".join(text_of(problem).split())[:500] or type(problem).__name__
 
 
 @dataclass(slots=True)

@@ -162,6 +162,21 @@ def test_another_environment_keeps_its_turns_and_has_as_many_tasks_as_there_are(
     assert held.limits.max_turns != 9 and 0 < held.tasks < 100_000 and held.config == {}
 
 
+def test_another_environment_of_the_same_name_is_another(tmp_path: Path, source: Path):
+    other = tmp_path / "other.py"
+    other.write_text(
+        "from envhub import EnvironmentConfig, Task, SingleTurnEnvironment, GeneratedTasks\n\n"
+        "class Level(EnvironmentConfig):\n    level: int = 0\n\n"
+        'class Letters(SingleTurnEnvironment):\n    """Another."""\n    Config = Level\n'
+        "    tasks = GeneratedTasks('other', lambda rng: Task('Write.'))\n    rewards = (lambda text: 0.0,)\n"
+    )
+    configured = {**values(source), "env": f"{other}:Letters", "env_config": {"level": 3}}
+    (held,) = plan(resolve(configured)).held_out
+    assert (held.environment.target, held.config) == (f"{source}:Letters", {})
+    (held,) = plan(resolve({**configured, "eval_env": [f"{other}:Letters"]})).held_out
+    assert held.config == {"level": 3}
+
+
 def test_the_flag_is_given_again_and_the_file_has_a_list(
     tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ):

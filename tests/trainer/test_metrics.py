@@ -86,6 +86,17 @@ def test_what_a_resumed_run_drops_is_counted(tmp_path: Path, step: int, said: st
         (json.dumps({"step": 2, "kind": "train", "reward": 0.5}), "passed"),
         (json.dumps({"step": 2, "kind": "eval", "reward": 0.5, "passed": 0.5}), "scored"),
         (b"\xff\xfe\n", "UTF-8"),
+        (f'{{"step": 1{"0" * 400}, "kind": "sft", "nll": 1}}', "step is a number within"),
+        (json.dumps({"step": 2, "kind": "sft", "nll": -1e200}), "nll is a number within"),
+        (json.dumps({"step": 2, **ROW, "kind": "train", "loss": 10**400}), "loss is a number within"),
+        (
+            json.dumps({"step": 2, "kind": "eval", "scored": 4, "passed": 1, "reward": 0.5, "reward_low": 0.9}),
+            "reward 0.5 is not",
+        ),
+        (
+            json.dumps({"step": 2, "kind": "eval", "scored": 4, "passed": 1, "reward": 0, "passed_high": 0.9}),
+            "passed 1 is not",
+        ),
     ],
 )
 def test_other_damage_is_named_with_file_and_line(tmp_path: Path, damaged: str | bytes, said: str):

@@ -82,6 +82,25 @@ def test_a_run_without_rows_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no metrics yet" in capsys.readouterr().err
 
 
+def test_names_that_look_like_a_formula_are_shown_as_they_are(tmp_path: Path):
+    made = [{**row, "env": env} for env in ("$x^$", "b") for row in rows() if row["kind"] == "eval"]
+    made += [{"step": 1, "kind": "train", "reward": 1.0, "passed": 1.0, "$y_$": 2.0}]
+    for name in ("one $x_^$", "two $"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    picture = tmp_path / "x.svg"
+    assert run(["plot", str(tmp_path / "one $x_^$"), "-m", "$y_$", "-m", "reward", "--output", str(picture)]) == 0
+    assert {str(tmp_path / "one $x_^$"), "$y $", "held-out tasks (95 %), $x^$"} <= texts(picture)
+    assert run(["plot", *(str(tmp_path / name) for name in ("one $x_^$", "two $")), "--output", str(picture)]) == 0
+    assert f"{tmp_path / 'two $'}: held out, $x^$" in texts(picture)
+
+
+def test_what_is_no_number_in_one_row_is_a_gap(tmp_path: Path):
+    made = [{**row, "kl": "?"} if row["step"] == 3 else row for row in rows()]
+    plot({"a": made}, tmp_path / "x.png", shown=["kl"])
+    assert (tmp_path / "x.png").read_bytes().startswith(PNG)
+
+
 def test_a_step_without_a_value_keeps_the_smoothed_one():
     assert smoothed([1.0, None, 0.0], weight=0.5) == [1.0, 1.0, 0.5]
     assert numbers(rows())[0] == "reward"

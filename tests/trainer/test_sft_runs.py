@@ -197,6 +197,24 @@ def test_a_cancelled_run_ends_its_step_and_saves_it(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_a_run_that_is_stopped_before_it_scores_its_held_out_part_does_so_when_it_goes_on(tmp_path: Path):
+    values = {"data": conversations(tmp_path / "chat.jsonl", "one", "two"), "eval_fraction": 0.5, "steps": 1}
+
+    def cancel(text: str) -> None:
+        if text.startswith("step 1/"):
+            (task,) = (task for task in asyncio.all_tasks() if task.get_coro().__name__ == "fine_tune")
+            task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        run(tmp_path / "run", on_line=cancel, **values)
+    scored = [("held_out", 0), ("sft", 1)]
+    assert [row[:2] for row in curve(tmp_path / "run")] == scored
+    for _ in range(2):
+        run(tmp_path / "run", resume=True, **values)
+        assert [row[:2] for row in curve(tmp_path / "run")] == [*scored, ("held_out", 1)]
+
+
+@pytest.mark.slow
 def test_other_samples_are_refused_and_everything_is_left_alone(tmp_path: Path):
     data = conversations(tmp_path / "chat.jsonl", "one", "two")
     run(tmp_path / "run", data=data, steps=1)

@@ -254,6 +254,59 @@ def test_a_tracker_that_does_not_answer_at_the_start_is_refused(monkeypatch: pyt
     go.set()
 
 
+def test_an_error_whose_text_fails_is_a_warning_too():
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def log(scalars: Any, step: int) -> None:
+        raise Silent
+
+    lines: list[str] = []
+    tracker = tracking.Tracker("odd", lambda: tracking.Shown("there", log, lambda failed: None), lines.append)
+
+    async def write() -> None:
+        await tracker.start()
+        tracker.write(0, {})
+        await tracker.close(failed=False)
+
+    asyncio.run(write())
+    assert lines == [
+        "warning: the tracker odd fails, training goes on: <Silent: its text fails with ValueError>",
+        "warning: 1 of 1 rows of metrics did not reach the tracker odd",
+    ]
+
+
+@pytest.mark.parametrize("hangs", ["start", "close"])
+def test_a_run_that_is_stopped_does_not_wait_for_a_tracker_that_hangs(hangs: str):
+    """Were a thread of the loop's waiting for it, the loop would not end before `go` is set."""
+    go, reached = threading.Event(), threading.Event()
+
+    def hang(*given: object) -> None:
+        reached.set()
+        go.wait()
+
+    shown = tracking.Shown("there", hang, hang)
+    tracker = tracking.Tracker("slow", lambda: hang() if hangs == "start" else shown, print)  # type: ignore[arg-type,return-value]
+
+    async def use() -> None:
+        await tracker.start()
+        await tracker.close(failed=False)
+
+    async def stop() -> None:
+        job = asyncio.create_task(use())
+        while not reached.is_set():
+            await asyncio.sleep(0.01)
+        job.cancel()
+        await asyncio.wait([job])
+        assert job.cancelled()
+
+    asyncio.run(stop())
+    assert tracker._thread.is_alive()
+    go.set()
+    tracker._thread.join()
+
+
 def test_a_package_that_is_missing_is_said_before_anything_starts(
     tmp_path: Path, letters: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -176,14 +176,13 @@ class _Tuning:
         """Train to the last step. When it is cancelled, the step or the save that goes on ends, and the last step is saved."""
         config, total = self.config, self.planned.steps
         try:
-            if not self.done:
+            if not self.done or (self._is_scored() and not self._was_scored()):
                 await self.evaluate(log)
             while self.done < total:
                 await whole(self.step(log))
-                last = self.done == total
-                if last or (config.eval_every and self.done % config.eval_every == 0):
+                if self._is_scored():
                     await self.evaluate(log)
-                if last or (config.save_every and self.done % config.save_every == 0):
+                if self.done == total or (config.save_every and self.done % config.save_every == 0):
                     await whole(self.save())
         except asyncio.CancelledError:
             await whole(self.save())
@@ -209,6 +208,15 @@ class _Tuning:
         self.progress.say(
             f"step {number}/{self.planned.steps}: NLL {row['nll']:.4f}, {tokens:.0f} tokens, {seconds:.1f} s"
         )
+
+    def _is_scored(self) -> bool:
+        """Whether the held-out part is to be scored after the last finished step."""
+        every = self.config.eval_every
+        return self.done == self.planned.steps or (every > 0 and self.done % every == 0)
+
+    def _was_scored(self) -> bool:
+        """Whether that was done before the run was stopped."""
+        return any((row["kind"], row["step"]) == ("held_out", self.done) for row in metrics.read_metrics(self.path))
 
     async def evaluate(self, log: metrics.MetricsLog) -> None:
         if not self.planned.held:
