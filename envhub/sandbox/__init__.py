@@ -15,8 +15,10 @@ from envhub.sandbox.grading import (
 )
 from envhub.sandbox.joining import joined
 from envhub.sandbox.process import ProcessSandbox, is_plain
+from envhub.sandbox.slot import SlotSandbox
 
-TIERS: dict[str, type[Sandbox]] = {"process": ProcessSandbox}
+TIERS: dict[str, type[ProcessSandbox]] = {"slot": SlotSandbox, "process": ProcessSandbox}
+"""The kinds of sandbox, the one that promises most first."""
 
 __all__ = [
     "TIERS",
@@ -29,6 +31,7 @@ __all__ = [
     "RunOutcome",
     "Sandbox",
     "SandboxLimits",
+    "SlotSandbox",
     "default_sandbox",
     "grade_by_tests",
     "grade_function",
@@ -44,12 +47,12 @@ _lock = threading.Lock()
 _shared: Sandbox | None = None
 
 
-def make_sandbox(tier: str = "process") -> Sandbox:
-    """A sandbox of the named tier. Raises `UserError` for a tier that does not exist."""
+def make_sandbox(tier: str = "process", concurrency: int | None = None) -> Sandbox:
+    """A sandbox of the named tier, for so many submissions at once. Raises `UserError` for a tier that does not exist."""
     if tier not in TIERS:
         known = ", ".join(sorted(TIERS))
         raise UserError(f"no sandbox tier named {tier!r}{did_you_mean(tier, TIERS)} (tiers: {known})")
-    return TIERS[tier]()
+    return TIERS[tier](concurrency)
 
 
 def default_sandbox() -> Sandbox:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,6 +92,15 @@ def _claim_user() -> tuple[int, socket.socket]:
     raise EnvironmentFault(f"all {SLOTS} sandbox users are taken; run fewer submissions at once")
 
 
+def memory_file(name: str, data: bytes) -> int:
+    """A descriptor of a file in memory that holds `data`, at its beginning."""
+    fd = os.memfd_create(name)
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
 def _make_directory() -> str:
     """A new working directory, named without links."""
     return os.path.realpath(tempfile.mkdtemp(prefix="envhub-sandbox-"))
@@ -136,76 +145,83 @@ class Box:
         uid = None
         if os.geteuid() == 0:
             uid, self._claim = _claim_user()
-        self._directory = _make_directory()
-        if uid is not None:
-            os.chown(self._directory, uid, uid)
+        confinement = self._make_place(uid)
         control, control_far = socket.socketpair()
         self._sockets += [control, control_far]
         channel, channel_far = socket.socketpair()
         self._sockets += [channel, channel_far]
-        version = landlock.abi()
-        shared = shared_ruleset(version, os.path.dirname(self._directory)) if version else -1
-        self._process = self._spawn(control_far, channel_far, shared, stdin)
+        limits = self.limits.model_dump()
+        if uid is None:
+            limits["processes"] += _own_threads()
+        config = {
+            "source": source,
+            "entry": entry,
+            "names": None if names is None else list(names),
+            "limits": limits,
+            "uid": uid,
+            "filter": build_filter(signals=uid is not None).hex(),
+            **confinement,
+        }
+        self._spawn(control_far, channel_far, stdin, config)
         self._control_reader, self._control = await asyncio.open_unix_connection(sock=control)
         self._transports.append(self._control.transport)
         self.replies, self.requests = await asyncio.open_unix_connection(sock=channel)
         self._transports.append(self.requests.transport)
         for end, kept in zip(self._pipes, (self.stdout, self.stderr), strict=True):
             await self._attach(end, kept)
-        limits = self.limits.model_dump()
-        if uid is None:
-            limits["processes"] += _own_threads()
-        self._control.write(
-            frame(
-                {
-                    "source": source,
-                    "entry": entry,
-                    "names": None if names is None else list(names),
-                    "limits": limits,
-                    "uid": uid,
-                    "directory": self._directory,
-                    "landlock": version,
-                    "rules": own_rules(self._directory) if version else [],
-                    "filter": build_filter(signals=uid is not None).hex(),
-                }
-            )
-        )
-        await self._control.drain()
+        await self._configure(config)
         ready = await _read_frame(self._control_reader, 1 << 16)
         if "started" not in ready:
             raise EnvironmentFault(f"the sandbox could not confine a process: {ready.get('fault')}")
         self.started = time.monotonic()
         self._report = asyncio.create_task(self._read_report())
 
-    def _spawn(
-        self, control: socket.socket, channel: socket.socket, ruleset: int, stdin: bytes
-    ) -> subprocess.Popen[bytes]:
+    def _make_place(self, uid: int | None) -> dict[str, object]:
+        """Make the working directory; returns what the far side is told of it and of the files that can be read."""
+        self._directory = _make_directory()
+        if uid is not None:
+            os.chown(self._directory, uid, uid)
+        version = landlock.abi()
+        rules = own_rules(self._directory) if version else []
+        return {"directory": self._directory, "landlock": version, "rules": rules}
+
+    def _spawn(self, control: socket.socket, channel: socket.socket, stdin: bytes, config: dict[str, object]) -> None:
         """Start the supervisor. Not by asyncio, whose processes cannot be waited for once their tasks are cancelled."""
-        out, out_far = os.pipe()
-        self._pipes.append(os.fdopen(out, "rb", 0))
-        err, err_far = os.pipe()
-        self._pipes.append(os.fdopen(err, "rb", 0))
-        given = os.memfd_create("stdin")
-        try:
-            with os.fdopen(os.dup(given), "wb") as file:
-                file.write(stdin)
-            os.lseek(given, 0, os.SEEK_SET)
-            fds = (control.fileno(), channel.fileno(), ruleset)
-            return subprocess.Popen(
+        assert self._directory is not None
+        version = landlock.abi()
+        shared = shared_ruleset(version, os.path.dirname(self._directory)) if version else -1
+        with self._far_ends(control, channel, stdin) as (given, out, err):
+            fds = (control.fileno(), channel.fileno(), shared)
+            self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-X", "utf8", str(_SCRIPT), *map(str, fds)],
                 stdin=given,
-                stdout=out_far,
-                stderr=err_far,
+                stdout=out,
+                stderr=err,
                 pass_fds=[fd for fd in fds if fd >= 0],
                 env={},
                 cwd=self._directory,
                 start_new_session=True,
             )
+
+    @contextlib.contextmanager
+    def _far_ends(self, control: socket.socket, channel: socket.socket, stdin: bytes) -> Iterator[tuple[int, int, int]]:
+        """The far side's stdin, stdout and stderr; they and its sockets are closed here afterwards."""
+        out, out_far = os.pipe()
+        self._pipes.append(os.fdopen(out, "rb", 0))
+        err, err_far = os.pipe()
+        self._pipes.append(os.fdopen(err, "rb", 0))
+        given = memory_file("stdin", stdin)
+        try:
+            yield given, out_far, err_far
         finally:
             for fd in (given, out_far, err_far):
                 os.close(fd)
             control.close()
             channel.close()
+
+    async def _configure(self, config: dict[str, object]) -> None:
+        self._control.write(frame(config))
+        await self._control.drain()
 
     async def _attach(self, end: BinaryIO, kept: bytearray) -> None:
         reader = asyncio.StreamReader()
@@ -280,19 +296,19 @@ class Box:
     async def finish(self) -> None:
         """End the processes, wait for them, and give back what they held, also when cancelled meanwhile."""
         cancelled: asyncio.CancelledError | None = None
-        if self._process is not None:
+        if self._is_started():
             if self._report is not None:
                 self.stop()
             else:  # the candidate has not started, or just did: without its supervisor it dies as well
                 self._abandon()
             deadline = time.monotonic() + _CLEANUP_SECONDS
-            while self._process.poll() is None:
+            while not self._is_gone():
                 try:
                     await asyncio.sleep(0.002)
                 except asyncio.CancelledError as error:
                     cancelled = error
                 if time.monotonic() > deadline:
-                    self._process.kill()
+                    self._kill()
         self._release()
         try:
             await asyncio.sleep(0)  # the transports close in their callbacks
@@ -300,6 +316,16 @@ class Box:
             cancelled = error
         if cancelled is not None:
             raise cancelled
+
+    def _is_started(self) -> bool:
+        return self._process is not None
+
+    def _is_gone(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
     def _abandon(self) -> None:
         """Close our ends of the sockets: the supervisor takes it as the order to stop, whatever it was doing."""

@@ -106,7 +106,7 @@ def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, i
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
 
 
-def _work(
+def work(
     config: "dict[str, object]", channel: int, gate: int, supervisor: int, handles: "dict[str, int]", shared: int
 ) -> None:
     try:
@@ -214,7 +214,7 @@ def _supervise(control: int, channel: int, shared: int) -> None:
     if worker == 0:
         os.close(control)
         os.close(gate)
-        return _work(config, channel, gate_end, supervisor, handles, shared)
+        return work(config, channel, gate_end, supervisor, handles, shared)
     reason, code, cpu = "ended", 0, 0.0
     try:
         null = os.open("/dev/null", os.O_RDWR)

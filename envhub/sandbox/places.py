@@ -22,10 +22,11 @@ _SYSTEM_FILES = ("/etc/localtime", "/etc/ld.so.cache", "/etc/mime.types")
 class Places:
     """Folders with all that is below them, folders of which the names alone may be listed, and single files.
 
-    All of them are in `tops` or below.
+    All of them are in `tops` or below. `hidden` are folders in `tops` that no submission may see.
     """
 
     tops: tuple[str, ...]
+    hidden: tuple[str, ...]
     folders: tuple[str, ...]
     listed: tuple[str, ...]
     files: tuple[str, ...]
@@ -68,7 +69,24 @@ def readable_places() -> Places:
             continue
         todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         files |= {entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
-    return Places((*sorted(tops), *sorted(single)), tuple(sorted(folders)), tuple(sorted(listed)), tuple(sorted(files)))
+    inside = {path for path in hidden if any(_below(path, top) for top in tops)}
+    return Places(
+        (*sorted(tops), *sorted(single)),
+        tuple(sorted(inside)),
+        tuple(sorted(folders)),
+        tuple(sorted(listed)),
+        tuple(sorted(files)),
+    )
+
+
+def root_layout() -> dict[str, list[str]]:
+    """What a root of its own shows of the machine: `tops`, without what is `hidden`, and `links` that lead there."""
+    places = readable_places()
+    return {
+        "tops": list(places.tops),
+        "hidden": list(places.hidden),
+        "links": [path for path in _SYSTEM if os.path.islink(path)],
+    }
 
 
 def shared_ruleset(version: int, parent: str) -> int:

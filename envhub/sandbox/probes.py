@@ -1,6 +1,8 @@
 """The self-test of a sandbox: one hostile program for each property."""
 
+import contextlib
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -44,16 +46,17 @@ def f(_):
         return [sorted(os.environ), ""]
 """
 _DAEMON = """
-import os, time
-def f(_):
+import ctypes, os, time
+def f(name):
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.write(writer, str(os.getpid()).encode())
+            ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)
+            os.write(writer, b"x")
             time.sleep(600)
         os._exit(0)
-    return int(os.read(reader, 20))
+    return os.read(reader, 20)
 """
 
 
@@ -75,8 +78,9 @@ async def run_probes(sandbox: Sandbox) -> list[Probe]:
 
     found = (await sandbox.calls(_ENVIRONMENT, "f", [[None]], _LIMITS))[0]
     probes.append(Probe("environment clean", True, found.value == [[], ""], repr(found.value)[:200]))
-    daemon = (await sandbox.calls(_DAEMON, "f", [[None]], _LIMITS))[0]
-    gone = daemon.outcome is RunOutcome.ok and not _alive(daemon.value)
+    name = f"probe-{secrets.token_hex(4)}"  # its process number means nothing outside of its namespace
+    daemon = (await sandbox.calls(_DAEMON, "f", [[name]], _LIMITS))[0]
+    gone = daemon.value == b"x" and not _runs(name)
     probes.append(Probe("no survivors", True, gone, f"{daemon.outcome.value}: {daemon.error}"))
     return probes + await _file_probes(sandbox)
 
@@ -103,5 +107,10 @@ async def _file_probes(sandbox: Sandbox) -> list[Probe]:
     return probes
 
 
-def _alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def _runs(name: str) -> bool:
+    """Whether a process of that name runs, here or in any namespace below."""
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if comm.read_text().strip() == name:
+                return True
+    return False

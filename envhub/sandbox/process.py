@@ -49,10 +49,10 @@ class ProcessSandbox(Sandbox):
         if self._checked:
             return
         if sys.platform != "linux" or not supported():
-            raise EnvironmentFault("the process sandbox needs Linux on x86_64 or aarch64")
+            raise EnvironmentFault(f"the {self.tier} sandbox needs Linux on x86_64 or aarch64")
         results = await self.calls("def f(a): return a", "f", [[1]])
         if results[0].outcome is not RunOutcome.ok or results[0].value != 1:
-            raise EnvironmentFault(f"the process sandbox failed its first call: {results[0]}")
+            raise EnvironmentFault(f"the {self.tier} sandbox failed its first call: {results[0]}")
         self._checked = True
 
     async def close(self) -> None:
@@ -75,6 +75,9 @@ class ProcessSandbox(Sandbox):
             finally:
                 self._running.discard(task)
 
+    async def _new_box(self, limits: SandboxLimits) -> Box:
+        return Box(limits)
+
     @contextlib.asynccontextmanager
     async def _box(
         self,
@@ -84,7 +87,7 @@ class ProcessSandbox(Sandbox):
         stdin: str = "",
         names: Sequence[str] | None = None,
     ) -> AsyncIterator[Box]:
-        box = Box(limits)
+        box = await self._new_box(limits)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await box.start(source, entry, stdin.encode("utf-8", "surrogatepass"), names)

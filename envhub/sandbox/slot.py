@@ -1,0 +1,189 @@
+"""The slot tier: boxes cloned from a warm process, each in process, mount and IPC namespaces of its own.
+
+Contents, beside those of the process tier: a root that holds the interpreter and its standard library and nothing else of
+the machine, no network at all, no other process in sight, a working directory in memory that `disk_mb` bounds, and no
+process that outlives its box, whatever it does. Needs root and the right to make namespaces. Not promised: a bound on the
+memory of all processes together.
+"""
+
+import asyncio
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from envhub.errors import EnvironmentFault
+from envhub.sandbox.base import SandboxLimits
+from envhub.sandbox.box import Box, memory_file
+from envhub.sandbox.places import root_layout
+from envhub.sandbox.process import ProcessSandbox
+
+_SCRIPT = Path(__file__).with_name("zygote.py")
+_START_SECONDS = 30.0
+_RECYCLED_AFTER = 2_000  # boxes
+_HOME = "/tmp"
+
+
+class Zygote:
+    """A process that clones boxes. Starting one takes some 50 ms. Raises `EnvironmentFault` where it cannot start."""
+
+    def __init__(self) -> None:
+        self.used = self.open = 0
+        self._lock = threading.Lock()
+        self._socket, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        place = tempfile.mkdtemp(
+            prefix="envhub-root-"
+        )  # its root is mounted there where only the process itself sees it
+        try:
+            with far:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-X", "utf8", str(_SCRIPT), str(far.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[far.fileno()],
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            said = self._greeted({**root_layout(), "place": [place]})
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            os.rmdir(place)
+        if said != "ready":
+            self.close()
+            raise EnvironmentFault(f"the slot sandbox cannot start here: {said}")
+
+    def _greeted(self, layout: dict[str, list[str]]) -> str:
+        """Tell the process its root; returns `ready`, or what it could not do."""
+        assert self._process.stderr is not None
+        with self._process.stderr as errors:
+            try:
+                self._socket.settimeout(_START_SECONDS)
+                self._socket.send(json.dumps(layout).encode())
+                said = self._socket.recv(4096).decode("utf-8", "replace")
+            except OSError as error:
+                said = str(error)
+            self._socket.settimeout(None)
+            if said:
+                return said
+            lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+            return lines[-1] if lines else "its process ended without a word"
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def take(self) -> None:
+        """Count a box of it that is to be cloned."""
+        with self._lock:
+            self.used += 1
+            self.open += 1
+
+    def give_back(self) -> None:
+        """Count a box of it that is gone."""
+        with self._lock:
+            self.open -= 1
+
+    def clone(self, fds: list[int]) -> None:
+        """Have a box started with these descriptors. Raises `OSError` where the process is gone."""
+        socket.send_fds(self._socket, [b"box"], fds)
+
+    def close(self) -> None:
+        """Let go of the process: it ends when it has killed its boxes."""
+        self._socket.close()
+        try:
+            self._process.wait(_START_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class SlotBox(Box):
+    """A box that a zygote clones; `_life` is at its end when all of it is gone."""
+
+    def __init__(self, limits: SandboxLimits, zygote: Zygote) -> None:
+        super().__init__(limits)
+        self._zygote, self._taken = zygote, True
+        self._life = -1
+
+    def _make_place(self, uid: int | None) -> dict[str, object]:
+        return {"directory": _HOME, "landlock": 0, "rules": []}
+
+    def _spawn(self, control: socket.socket, channel: socket.socket, stdin: bytes, config: dict[str, object]) -> None:
+        with self._far_ends(control, channel, stdin) as standard:
+            given = memory_file("config", json.dumps(config).encode())
+            self._life, far = os.pipe()
+            try:
+                self._zygote.clone([control.fileno(), channel.fileno(), far, given, *standard])
+            except OSError as error:
+                raise EnvironmentFault(f"the process that clones boxes is gone: {error}") from error
+            finally:
+                os.close(given)
+                os.close(far)
+
+    async def _configure(self, config: dict[str, object]) -> None:
+        """It was told when it was cloned."""
+
+    def _is_started(self) -> bool:
+        return self._life >= 0
+
+    def _is_gone(self) -> bool:
+        return bool(select.select([self._life], [], [], 0)[0])
+
+    def _kill(self) -> None:
+        """Its zygote kills it."""
+
+    def _release(self) -> None:
+        super()._release()
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
+        if self._taken:
+            self._taken = False
+            self._zygote.give_back()
+
+
+class SlotSandbox(ProcessSandbox):
+    """The `slot` tier. Its zygote is started with the first box, and another one after 2,000 of them or when it ends."""
+
+    tier = "slot"
+
+    def __init__(self, concurrency: int | None = None) -> None:
+        super().__init__(concurrency)
+        self._zygotes: list[Zygote] = []
+        self._renewing = threading.Lock()
+
+    async def _new_box(self, limits: SandboxLimits) -> Box:
+        return SlotBox(limits, await asyncio.to_thread(self._taken_zygote))
+
+    def _taken_zygote(self) -> Zygote:
+        """The newest zygote, with a box of it taken; older ones end when the last of their boxes is gone."""
+        with self._renewing:
+            if os.geteuid() != 0:
+                raise EnvironmentFault("the slot sandbox needs root; take the tier process")
+            newest = self._zygotes[-1] if self._zygotes else None
+            if newest is None or newest.used >= _RECYCLED_AFTER or not newest.is_alive:
+                try:
+                    self._zygotes.append(Zygote())
+                except OSError as error:
+                    raise EnvironmentFault(f"the slot sandbox cannot start here: {error}") from error
+            for old in [zygote for zygote in self._zygotes[:-1] if not zygote.open or not zygote.is_alive]:
+                self._zygotes.remove(old)
+                old.close()
+            self._zygotes[-1].take()
+            return self._zygotes[-1]
+
+    async def close(self) -> None:
+        await super().close()
+        with self._renewing:
+            zygotes, self._zygotes = self._zygotes, []
+        for zygote in zygotes:
+            await asyncio.to_thread(zygote.close)
