@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from envhub.cli.probes import ImportProbe, probe_import
 from envhub.cli.repair import PackageState, media_package_states, repair_media_packages
+from envhub.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -182,22 +183,38 @@ def check_memory() -> list[Finding]:
 
 
 def check_sandbox() -> list[Finding]:
-    """The sandbox tries out what it promises about submitted code, on this machine."""
+    """Each tier of the sandbox tries out what it promises about submitted code, on this machine."""
     import asyncio
 
+    from envhub.sandbox import TIERS, default_sandbox
+
+    used = default_sandbox().tier
+    return [asyncio.run(_examine_tier(tier, used)) for tier in sorted(TIERS, key=lambda tier: tier != used)]
+
+
+async def _examine_tier(tier: str, used: str) -> Finding:
     from envhub.sandbox import make_sandbox
 
-    probes = asyncio.run(make_sandbox().self_test())
+    name, sandbox = f"tier {tier}{' (in use)' if tier == used else ''}", make_sandbox(tier)
+    try:
+        await sandbox.start()
+    except EnvironmentFault as problem:
+        remedy = "choose another tier: ENVHUB_SANDBOX=process" if tier == used else ""
+        return Finding("sandbox", "fail" if tier == used else "ok", f"{name}: not on this machine: {problem}", remedy)
+    try:
+        probes = await sandbox.self_test()
+    finally:
+        await sandbox.close()
     broken = [probe for probe in probes if probe.promised and not probe.holds]
     if broken:
         said = "; ".join(f"{probe.name} does not hold: {probe.detail}" for probe in broken)
-        return [Finding("sandbox", "fail", said, "run no submissions that you do not trust on this machine")]
+        return Finding("sandbox", "fail", f"{name}: {said}", "run no submissions that you do not trust on this machine")
     absent = [f"{probe.name} ({probe.detail})" for probe in probes if not probe.promised]
-    detail = f"{sum(probe.holds for probe in probes)} of {len(probes)} properties hold"
+    detail = f"{name}: {sum(probe.holds for probe in probes)} of {len(probes)} properties hold"
     if absent:
         remedy = "run submissions that you do not trust where the kernel has these"
-        return [Finding("sandbox", "warn", f"{detail}; not here: {'; '.join(absent)}", remedy)]
-    return [Finding("sandbox", "ok", detail)]
+        return Finding("sandbox", "warn", f"{detail}; not here: {'; '.join(absent)}", remedy)
+    return Finding("sandbox", "ok", detail)
 
 
 def check_folders() -> list[Finding]:

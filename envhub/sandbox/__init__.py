@@ -1,5 +1,6 @@
 """Sandboxes: run a model's code under limits, and grade it without trusting it."""
 
+import os
 import threading
 
 from envhub.errors import UserError, did_you_mean
@@ -56,9 +57,12 @@ def make_sandbox(tier: str = "process", concurrency: int | None = None) -> Sandb
 
 
 def default_sandbox() -> Sandbox:
-    """The sandbox that everything in this process shares; made on first use."""
+    """The sandbox that everything in this process shares, of the tier that ENVHUB_SANDBOX names; made on first use.
+
+    Raises `UserError` for a tier that does not exist.
+    """
     global _shared
     with _lock:
         if _shared is None:
-            _shared = make_sandbox()
+            _shared = make_sandbox(os.environ.get("ENVHUB_SANDBOX") or "process")
         return _shared

@@ -11,7 +11,8 @@ import pytest
 
 from envhub.cli import doctor
 from envhub.cli.doctor import Finding
-from envhub.sandbox import ProcessSandbox
+from envhub.errors import EnvironmentFault, UserError
+from envhub.sandbox import ProcessSandbox, SlotSandbox
 from envhub.sandbox.base import Probe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,9 +188,28 @@ def test_the_sandbox_is_tried_out(monkeypatch: pytest.MonkeyPatch, probes: list[
         return probes
 
     monkeypatch.setattr(ProcessSandbox, "self_test", self_test)
-    (finding,) = doctor.check_sandbox()
-    assert finding.status == status and said in finding.detail
-    assert bool(finding.remedy) == (status != "ok")
+    monkeypatch.setattr(SlotSandbox, "start", refused)
+    used, other = doctor.check_sandbox()
+    assert used.status == status and used.detail.startswith("tier process (in use): ") and said in used.detail
+    assert bool(used.remedy) == (status != "ok")
+    assert (other.status, other.detail) == ("ok", "tier slot: not on this machine: no root")
+
+
+async def refused(self: SlotSandbox) -> None:
+    raise EnvironmentFault("no root")
+
+
+def test_a_tier_that_is_chosen_and_is_not_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlotSandbox, "start", refused)
+    monkeypatch.setattr("envhub.sandbox._shared", None)
+    monkeypatch.setenv("ENVHUB_SANDBOX", "slot")
+    used = doctor.check_sandbox()[0]
+    assert used.status == "fail" and used.detail == "tier slot (in use): not on this machine: no root"
+    assert "ENVHUB_SANDBOX=process" in used.remedy
+    monkeypatch.setattr("envhub.sandbox._shared", None)
+    monkeypatch.setenv("ENVHUB_SANDBOX", "slots")
+    with pytest.raises(UserError, match="no sandbox tier named 'slots'; did you mean 'slot'"):
+        doctor.check_sandbox()
 
 
 # The command
