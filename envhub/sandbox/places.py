@@ -26,10 +26,10 @@ class Places:
     """
 
     tops: tuple[str, ...]
-    hidden: tuple[str, ...]
     folders: tuple[str, ...]
     listed: tuple[str, ...]
     files: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -69,14 +69,9 @@ def readable_places() -> Places:
             continue
         todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         files |= {entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
-    inside = {path for path in hidden if any(_below(path, top) for top in tops)}
-    return Places(
-        (*sorted(tops), *sorted(single)),
-        tuple(sorted(inside)),
-        tuple(sorted(folders)),
-        tuple(sorted(listed)),
-        tuple(sorted(files)),
-    )
+    inside = sorted(path for path in hidden if any(_below(path, top) for top in tops))
+    shown = (tuple(sorted(paths)) for paths in (folders, listed, files))
+    return Places((*sorted(tops), *sorted(single)), *shown, tuple(inside))
 
 
 def root_layout() -> dict[str, list[str]]:
