@@ -70,8 +70,10 @@ def readable_places() -> Places:
         todo += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         files |= {entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
     inside = sorted(path for path in hidden if any(_below(path, top) for top in tops))
-    shown = (tuple(sorted(paths)) for paths in (folders, listed, files))
-    return Places((*sorted(tops), *sorted(single)), *shown, tuple(inside))
+    return Places(
+        tops=(*sorted(tops), *sorted(single)), folders=tuple(sorted(folders)), listed=tuple(sorted(listed)),
+        files=tuple(sorted(files)), hidden=tuple(inside),
+    )  # fmt: skip
 
 
 def root_layout() -> dict[str, list[str]]:
