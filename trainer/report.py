@@ -27,19 +27,21 @@ def final_report(
 
 
 def curve(rows: Sequence[Row], *, plain: bool = False) -> list[str]:
-    """The mean reward of the training rollouts of each step, drawn. `plain` draws with ASCII."""
+    """The mean reward of the training rollouts of each step, drawn, or said where it never changes. `plain` draws with ASCII."""
     train = [row for row in rows if row["kind"] == "train"]
-    drawn = chart([row["reward"] for row in train], plain=plain)
-    return (
-        [f"mean reward of the training rollouts, steps {train[0]['step']} to {train[-1]['step']}:", *drawn]
-        if drawn
-        else []
-    )
+    rewards = {row["reward"] for row in train} - {None}
+    if not rewards:
+        return []
+    what = f"mean reward of the training rollouts, steps {train[0]['step']} to {train[-1]['step']}"
+    if len(rewards) == 1:
+        return [f"{what}: {rewards.pop():.3f} throughout"]
+    return [f"{what}:", *chart([row["reward"] for row in train], plain=plain)]
 
 
 def compared(rows: Sequence[Row], environment: str) -> list[str]:
     """The mean reward on held-out tasks at each moment, with its interval, and whether those before and after overlap."""
-    at = {row.get("when"): row for row in _held_out(rows, environment) if row.get("scored")}
+    evaluated = (row for row in _held_out(rows, environment) if row.get("scored") and row["reward"] is not None)
+    at = {row.get("when"): row for row in evaluated}
     found = {when: _interval(at[when]) for when in _MOMENTS if when in at}
     if not found:
         return []
@@ -59,7 +61,7 @@ def _verdict(before: Interval, after: Interval) -> str:
         return "; the intervals do not overlap: it is better"
     if after.high < before.low:
         return "; the intervals do not overlap: it is worse"
-    return "; the intervals overlap"
+    return "; the intervals overlap: no clear change (more --eval-tasks and --eval-samples narrow them)"
 
 
 def samples(store: RolloutStore, environment: str, last: int) -> list[str]:

@@ -219,7 +219,10 @@ def row(when: str, mean: float, low: float | None, high: float | None, env: str 
     [
         ((0.6, 0.5, 0.7), "; the intervals do not overlap: it is better"),
         ((0.1, 0.0, 0.19), "; the intervals do not overlap: it is worse"),
-        ((0.45, 0.4, 0.5), "; the intervals overlap"),
+        (
+            (0.45, 0.4, 0.5),
+            "; the intervals overlap: no clear change (more --eval-tasks and --eval-samples narrow them)",
+        ),
         ((0.6, None, None), ""),
     ],
 )
@@ -240,7 +243,10 @@ def test_what_a_run_has_not_is_left_out(tmp_path: Path):
     assert compared([row("before", 0.3, 0.2, 0.4)], "e") == [
         "held-out tasks of e, mean reward: before training 0.300 [0.200, 0.400]"
     ]
-    assert curve([{"kind": "train", "step": 1, "reward": None}]) == []
+    assert compared([{**row("before", 0.3, 0.2, 0.4), "reward": None}], "e") == []
+    steps = [{"kind": "train", "step": step, "reward": reward} for step, reward in ((1, 0.5), (2, None), (3, 0.5))]
+    assert curve(steps[1:2]) == []
+    assert curve(steps) == ["mean reward of the training rollouts, steps 1 to 3: 0.500 throughout"]
 
 
 def test_samples_are_of_the_first_tasks_scored_both_times(tmp_path: Path, make_rollout: Any):

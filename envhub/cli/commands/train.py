@@ -1,5 +1,6 @@
 """`envhub train`."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,12 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bo
     with progress_for(plain=plain, quiet=quiet) as progress:
         folder = task_host.run(train(resolved, resume=resume, progress=progress))
     click.echo(f"done: {folder} (curve.png, metrics.jsonl, rollouts.sqlite, checkpoints/)")
+    place = shlex.quote(str(folder))
+    newest = shlex.quote(str(folder / "checkpoints" / f"step-{resolved.steps:06d}"))
+    click.echo(
+        f"next: envhub eval {shlex.quote(resolved.env)} --model {newest}\n"
+        f"      envhub train --resume {place} --steps {2 * resolved.steps}"
+    )
     return 0
 
 
