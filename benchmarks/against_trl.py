@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Row, at_least, report
+from benchmarks.measure import Row, at_least, last_line, report
 from benchmarks.questions import QUESTIONS, share
 from envhub.agents.models import resolve_model
 from envhub.records import RolloutStore
@@ -40,7 +39,7 @@ MICRO = 8  # rollouts of a micro-batch of TRL's; ours has a budget of tokens
 
 @dataclass(frozen=True)
 class Shape:
-    """What a step is: so many answers to each question, of so many tokens at most; `steps` are timed after a first."""
+    """What a step is: `group` answers to each question, of `tokens` at most; `steps` are timed after a first."""
 
     model: str
     group: int
@@ -72,8 +71,7 @@ def ours(shape: Shape, engine: str) -> Run:
             "--max-turn-tokens": shape.tokens, "--steps": shape.steps + 1, "--eval-tasks": 0, "--temperature": 1,
             "--learning-rate": RATE, "--precision": "float32", "--engine-options": "dtype=float32", "--output": folder,
         }  # fmt: skip
-        given = [str(part) for option in options.items() for part in option]
-        _run([sys.executable, "-m", "envhub.cli", "train", *given])
+        last_line("envhub.cli", "train", *(part for option in options.items() for part in option))
         rows = read_metrics(folder)[1:]
         with RolloutStore(folder / "rollouts.sqlite", read_only=True) as store:
             samples = [rollout.trajectory.samples()[0] for rollout in store.iterate(phase="train", step=1)]
@@ -84,8 +82,8 @@ def ours(shape: Shape, engine: str) -> Run:
 
 def theirs(shape: Shape, sampling: str) -> Run:
     """Steps of TRL in a process of its own."""
-    sizes = [str(size) for size in (sampling, shape.model, shape.group, shape.tokens, shape.steps)]
-    return Run(**json.loads(_run([sys.executable, "-m", "benchmarks.against_trl", "--trl", *sizes])))
+    sizes = shape.model, shape.group, shape.tokens, shape.steps
+    return Run(**json.loads(last_line("benchmarks.against_trl", "--trl", sampling, *sizes)))
 
 
 def print_steps(sampling: str, model: str, group: str, tokens: str, steps: str) -> int:
@@ -111,15 +109,6 @@ def print_steps(sampling: str, model: str, group: str, tokens: str, steps: str) 
 def distinct(prompts: list[list[int]]) -> list[list[int]]:
     """Every prompt once, sorted."""
     return [list(prompt) for prompt in sorted(set(map(tuple, prompts)))]
-
-
-def _run(command: list[str]) -> str:
-    """The last line that a process prints. Raises CalledProcessError, after showing what it wrote as errors."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        done.check_returncode()
-    return (done.stdout.splitlines() or [""])[-1]
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -53,6 +54,18 @@ def at_most(what: str, value: float, unit: str, bar: float) -> Row:
 def at_least(what: str, value: float, unit: str, bar: float) -> Row:
     """A row whose value must reach the bar."""
     return Row(what, value, unit, f">= {bar:g}", value >= bar)
+
+
+def last_line(module: str, *given: object) -> str:
+    """The last line that a module prints, run with these arguments in a process of its own.
+
+    Raises CalledProcessError where it fails, after showing what it wrote as errors.
+    """
+    done = subprocess.run([sys.executable, "-m", module, *map(str, given)], capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        done.check_returncode()
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 def report(title: str, rows: Sequence[Row]) -> int:

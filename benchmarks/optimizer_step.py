@@ -13,7 +13,6 @@ tokens in a micro-batch on both sides.
 import argparse
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.measure import Row, abba, at_least, at_most, ratio, report
+from benchmarks.measure import Row, abba, at_least, at_most, last_line, ratio, report
 from benchmarks.rollouts import lognormal, written
 from envhub.agents.models import resolve_model
 from envhub.rollout import Rollout
@@ -141,16 +140,9 @@ SIDES = {"ours": ours, "bare": bare, "trl": theirs}
 
 
 def peak(side: str, shape: Shape) -> tuple[float, float]:
-    """Megabytes that a first step of one side adds at most to the resident memory, and both of two steps, in a process of
-    its own."""
-    given = [str(value) for value in (side, shape.model, shape.rollouts, shape.prompt, shape.answer)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.optimizer_step", "--peak", *given],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, both = done.stdout.split()[-2:]
+    """What a first step, and what two, add at most to the resident memory of a process of their own, in megabytes."""
+    sizes = shape.model, shape.rollouts, shape.prompt, shape.answer
+    first, both = last_line("benchmarks.optimizer_step", "--peak", side, *sizes).split()
     return float(first), float(both)
 
 
@@ -163,9 +155,11 @@ def print_peak(side: str, model: str, rollouts: str, prompt: str, answer: str) -
     step = SIDES[side](Shape(model, int(rollouts), int(prompt), int(answer), shared=True, budget=tokens))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = _resident("VmRSS")
+    peaks = []
     for _ in range(2):
         step()
-        print((_resident("VmHWM") - before) / 1e3)
+        peaks.append((_resident("VmHWM") - before) / 1e3)
+    print(*peaks)
     return 0
 
 

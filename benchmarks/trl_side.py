@@ -110,7 +110,7 @@ def _trainer(
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of vLLM's version, which is not used here
+        warnings.simplefilter("ignore")  # of vLLM's version
         from trl import GRPOConfig, GRPOTrainer
 
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
