@@ -98,7 +98,7 @@ def test_each_environment_is_evaluated_at_each_moment(tmp_path: Path, source: Pa
         assert f"after training {last:.3f} [" in line and "; the intervals" in line
     assert sum(line.startswith("held-out task letters/eval/0/") for line in lines) == 4  # both have these tasks
     assert sum(line.startswith("  before: reward ") for line in lines) == 4
-    both = {step: [row[3] for row in found if row[0] == step] for step in (1, 2)}
+    both = {step: [row[3] for row in found if row[:1] == (step,) and row[1] != "before"] for step in (0, 1, 2)}
     expected = max(both, key=lambda step: sum(both[step]))
     assert f"after step {expected})" in lines[-1]
     assert best.values(read_metrics(folder), "reward")[1] == pytest.approx(sum(both[1]) / 2)
