@@ -3,30 +3,25 @@
 import asyncio
 import itertools
 import math
-import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from envhub.agents.engines.checkpoints import BEST, folder_name
 from envhub.agents.executors import Group, RolloutPool
 from envhub.agents.session import Agent
 from envhub.errors import EngineFault, UserError
 from envhub.ledger import Ledger
-from envhub.records import RolloutStore, RunFolder, write_rollouts
+from envhub.records import RolloutStore, RunFolder
 from envhub.rollout import Rollout
-from envhub.trainer import alarms, best, checkpoint, kl, metrics
+from envhub.trainer import alarms, best, checkpoint, metrics
 from envhub.trainer.alarms import Canary
-from envhub.trainer.algorithms import Algorithm
-from envhub.trainer.batch import Rows, assign, split, token_rows
 from envhub.trainer.collected import Collected, describe, has_spread, rollouts_of
 from envhub.trainer.config import TrainConfig
 from envhub.trainer.data import TaskSampler
 from envhub.trainer.evaluation import AFTER, BEFORE, STEP, WARM, Evaluator
+from envhub.trainer.learner import Learner
 from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, sampling_of, truncates
 from envhub.trainer.plotting import plot
@@ -34,7 +29,7 @@ from envhub.trainer.progress import Progress, StepShown
 from envhub.trainer.report import final_report
 from envhub.trainer.sft.warm import warm_start
 from envhub.trainer.stopping import whole
-from envhub.trainer.strategy import StepReport, Strategy
+from envhub.trainer.strategy import Strategy
 from envhub.trainer.transfer import WeightTransfer
 
 _CANARY = "Numbers from one to forty: " + ", ".join(map(str, range(1, 41)))
@@ -62,24 +57,25 @@ class Trainer:
     ledger: Ledger = field(default_factory=Ledger)
     step: int = 0
     version: int = 0
-    skipped: int = 0
     empty: int = 0
-    moved: bool = False
     saved: checkpoint.Checkpoint | None = None
     finished: checkpoint.Meta | None = None
-    algorithm: Algorithm = field(init=False)
+    learner: Learner = field(init=False)
     canary: Canary = field(init=False)
     sampler: TaskSampler = field(init=False)
     pool: RolloutPool = field(init=False)
     evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
-        config, self.algorithm = self.config, self.plan.algorithm
+        config = self.config
         self.pool = RolloutPool(
             self.agent.executor, self.plan.environment, config=config.env_config, limits=self.plan.limits,
             sampling=sampling_of(config), concurrency=config.concurrency,
             retries=config.retries, minimum_group=config.minimum_group, ledger=self.ledger, seed=config.seed,
         )  # fmt: skip
+        self.learner = Learner(
+            config, self.plan.algorithm, self.plan.shaping, self.strategy, self.folder.path, self.progress.warn
+        )
         self.sampler = TaskSampler(self.pool.tasks, config.split, config.seed)
         self.evaluator = Evaluator(
             config, self.plan.held_out, self.agent.executor, self.store, self.log, self.progress, self.folder.path
@@ -92,7 +88,7 @@ class Trainer:
 
         When it is cancelled, the update or the save that goes on comes to its end, and the last finished step is saved.
         """
-        self.progress.title(f"{self.algorithm.name} on {self.plan.environment.id}")
+        self.progress.title(f"{self.plan.algorithm.name} on {self.plan.environment.id}")
         if self.saved is not None and self.config.lora_rank:  # the engine was started with the base
             await self.transfer.send(self.strategy, self.agent.engine, self.version)
         await self.canary.check(self.version)
@@ -158,7 +154,7 @@ class Trainer:
             async with self.progress.during(
                 lambda: f"step {self.step + 1} of {self.config.steps}: updating the weights"
             ):
-                values |= await asyncio.to_thread(self.update, learnt)
+                values |= await asyncio.to_thread(self.learner.update, learnt, self.step)
         self.ledger.use(len(learnt))
         self.ledger.drop("no_spread", len(rollouts) - len(learnt), buffered=True)
         values["update_seconds"] = time.monotonic() - updating
@@ -198,9 +194,9 @@ class Trainer:
         )  # fmt: skip
         async for report in reports:
             done += 1
-            self._count_skipped([report.skipped], [])
+            self.learner.count_skipped([report.skipped], done)
             self.progress.say(f"warm start, step {done}/{config.warm_start}: NLL {report.metrics['loss']:.4f}")
-        if self.algorithm.kl_coef and config.reference is None:
+        if self.learner.algorithm.kl_coef and config.reference is None:
             self.strategy.refresh_reference()
         await self.sync()
         self.finished = self._meta(self.sampler.position)
@@ -236,72 +232,6 @@ class Trainer:
         order = {id(task): place for place, task in enumerate(tasks)}
         return sorted(groups, key=lambda group: order[id(group.task)])  # sums of floats depend on it
 
-    def update(self, rollouts: list[Rollout]) -> dict[str, float]:
-        """The optimizer steps on one step's rollouts; returns their metrics, averaged."""
-        config, algorithm = self.config, self.algorithm
-        if not any(segment.action_tokens for segment in (r.trajectory for r in rollouts)):
-            return {}
-        rows = token_rows(rollouts)
-        by_turn = algorithm.credit == "turn"
-        rewards = self.plan.shaping.by_turn(rollouts) if by_turn else self.plan.shaping(rollouts)
-        if algorithm.critic:
-            rows.values = self.strategy.values(rows)
-        divergence = self._divergence(rows)
-        assign(rows, rewards, algorithm, divergence)
-        several = config.updates_per_step > 1 and not algorithm.bypass  # which takes the engine's logprobs
-        generator = torch.Generator().manual_seed(config.seed + self.step)
-        reports: list[StepReport] = []
-        only_critic = algorithm.critic and self.step < config.critic_warmup
-        parts = split(rows, min(config.updates_per_step, len(rows)), algorithm, generator)
-        # With one optimizer step the policy is the one that sampled: no need to compute its logprobs beforehand.
-        olds = [
-            self.strategy.score(part, config.temperature) if several and not only_critic else None for part in parts
-        ]
-        before = None if self.moved or only_critic else alarms.fingerprint(self.strategy)
-        for number, (part, old) in enumerate(zip(parts, olds, strict=True)):
-            if algorithm.critic:
-                reports.append(self.strategy.step_critic(part, algorithm))
-            if not only_critic:
-                report = self.strategy.step(part, algorithm, config.temperature, old, self._reference(part))
-                reports.append(report.without_mismatch() if number and algorithm.bypass else report)
-        self._count_skipped([report.skipped for report in reports], rollouts)
-        names = dict.fromkeys(name for report in reports for name in report.metrics)
-        values = {
-            name: statistics.fmean(report.metrics[name] for report in reports if name in report.metrics)
-            for name in names
-        }
-        if before is not None and not any(report.skipped for report in reports):
-            alarms.refuse_unmoved(before, self.strategy, values["gradient_norm"])
-            self.moved = values["gradient_norm"] > 0
-        if divergence is not None:
-            values["kl"] = float((divergence * rows.mask).sum()) / rows.action_tokens
-        return values | self._adapt(values.get("kl"), len(rollouts))
-
-    def _adapt(self, divergence: float | None, rollouts: int) -> dict[str, float]:
-        """Move the weight of the KL towards its target, and the reference to the policy when it is time."""
-        config, used = self.config, self.algorithm.kl_coef
-        if divergence is None:
-            return {}
-        if config.kl_target is not None:
-            coefficient = kl.adapted(used, divergence, config.kl_target, rollouts, config.kl_horizon)
-            self.algorithm = self.algorithm.with_options(kl_coef=coefficient)
-        if config.reference_every and (self.step + 1) % config.reference_every == 0:
-            self.strategy.refresh_reference()
-        return {"kl_coef": used}
-
-    def _divergence(self, rows: Rows) -> torch.Tensor | None:
-        """The k1 estimate to the reference of each action token, where the algorithm takes it from the reward."""
-        if not self.algorithm.kl_coef or self.algorithm.kl_in != "reward":
-            return None
-        reference = self.strategy.score(rows, self.config.temperature, reference=True)
-        bypass = self.algorithm.bypass
-        return kl.k1(rows.behaviour if bypass else self.strategy.score(rows, self.config.temperature), reference)
-
-    def _reference(self, rows: Rows) -> torch.Tensor | None:
-        if not self.algorithm.kl_coef or self.algorithm.kl_in != "loss":
-            return None
-        return self.strategy.score(rows, self.config.temperature, reference=True)
-
     def _count_empty(self, groups: list[Group]) -> None:
         """Raises UserError when step after step has no rollout to learn from, naming the commonest fault."""
         self.empty = 0 if any(group.rollouts for group in groups) else self.empty + 1
@@ -315,13 +245,6 @@ class Trainer:
             f"{self.empty} steps in a row had no rollout to train on; the commonest fault is {kind!r} "
             f"({count} of {len(dropped)} rollouts): {example}"
         )
-
-    def _count_skipped(self, reasons: list[str], rollouts: list[Rollout]) -> None:
-        kept = ""
-        if any(reasons) and rollouts:
-            kept = str(self.folder.path / f"skipped-step-{self.step + 1}.jsonl")
-            write_rollouts(Path(kept), rollouts)
-        self.skipped = alarms.count_skipped(self.skipped, self.step + 1, reasons, self.progress.warn, kept=kept)
 
     async def sync(self) -> dict[str, float]:
         """Give the engine the new weights and prove that it has them; returns the seconds of both."""
@@ -345,7 +268,7 @@ class Trainer:
             for rollout in (*group.rollouts, *group.dropped):
                 self.store.add(rollout, phase="train", step=self.step)
         self.ledger.check()
-        if self.algorithm.needs_groups and rollouts_of(groups) and not values["groups_with_spread"]:
+        if self.plan.algorithm.needs_groups and rollouts_of(groups) and not values["groups_with_spread"]:
             self.progress.warn(
                 f"step {self.step}: warning: nothing was learnt, the rewards of no group differ; take easier tasks, a larger "
                 "--group-size, or --warm-start"
@@ -400,8 +323,9 @@ class Trainer:
     def _meta(self, position: int) -> checkpoint.Meta:
         return checkpoint.Meta(
             step=self.step, sampler=checkpoint.Place(position=position, seed=self.sampler.seed),
-            ledger=self.ledger.to_dict(), version=self.version, kl_coef=self.algorithm.kl_coef if self.config.kl_target is not None else None,
-            skipped=self.skipped, empty=self.empty, origin=Origin.of(self.config, self.plan),
+            ledger=self.ledger.to_dict(), version=self.version,
+            kl_coef=self.learner.algorithm.kl_coef if self.config.kl_target is not None else None,
+            skipped=self.learner.skipped, empty=self.empty, origin=Origin.of(self.config, self.plan),
         )  # fmt: skip
 
     async def save(self) -> None:
@@ -420,9 +344,9 @@ class Trainer:
         self.ledger = self.pool.ledger = meta.counts()
         self.ledger.drop("stopped", self.ledger.buffered, buffered=True)  # what was collected ahead is sampled again
         self.step, self.version = saved.step, meta.version
-        self.skipped, self.empty = meta.skipped, meta.empty
+        self.learner.skipped, self.empty = meta.skipped, meta.empty
         self.saved, self.finished = saved, meta
-        self.algorithm = self.algorithm.with_options(kl_coef=meta.kl_coef)
+        self.learner.algorithm = self.plan.algorithm.with_options(kl_coef=meta.kl_coef)
         self.agent.engine.weight_version = self.version  # it was started with that version's weights
         self.forget(self.step)
 
