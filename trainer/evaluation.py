@@ -17,6 +17,8 @@ from envhub.trainer.progress import Progress
 
 BEFORE, WARM, STEP, AFTER = "before", "warm", "step", "after"
 """The moments of an evaluation: of the untrained model, after the warm start, after a step on the way, at the end."""
+MOMENTS = {BEFORE: "before training", WARM: "after the warm start", AFTER: "after training"}
+"""What they are called, but for steps on the way, which have numbers."""
 
 
 @dataclass(slots=True)
@@ -61,8 +63,7 @@ class Evaluator:
         )  # fmt: skip
         begun, total = time.monotonic(), held.tasks * config.eval_samples
         done: list[Rollout] = []
-        moment = {BEFORE: "before training", WARM: "after the warm start", AFTER: "after training"}
-        said = moment.get(when, f"after step {step}")
+        said = MOMENTS.get(when, f"after step {step}")
         where = f" on {name}" if len(self.held_out) > 1 else ""
 
         async with self.progress.during(

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from envhub import strict_json
 from envhub.errors import DataError, UserError
@@ -15,6 +15,7 @@ from envhub.records.jsonl import is_whole
 from envhub.trainer.tracking import Trackers
 
 FILE = "metrics.jsonl"
+Row: TypeAlias = Mapping[str, Any]
 _NEEDED = {"train": ("reward", "passed"), "eval": ("reward", "passed", "scored"), "sft": ("nll",), "held_out": ("nll",)}
 _KEY = ("step", "kind", "env", "when")
 _LARGEST = 1e100  # of any number: curves and sums of what is larger would overflow

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from envhub.errors import UserError, did_you_mean
+from envhub.trainer.metrics import Row
 from envhub.trainer.text import printable
 
-Row: TypeAlias = Mapping[str, Any]
 SHOWN = ("reward", "passed")
 SHOWN_SUPERVISED = ("nll", "accuracy")
 _LABELS = {
@@ -35,8 +35,8 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
     """Draw metrics over the training steps of runs, by name, side by side; the ending of `path` is the format.
 
     Each run has a colour: its training steps, smoothed (beside what they are, for a single run), and with error bars
-    what was evaluated on the held-out tasks of each environment. Raises UserError for a metric that no run has, and for a place that cannot be
-    written.
+    what was evaluated on the held-out tasks of each environment. Raises UserError for a metric that no run has, and for a
+    place that cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

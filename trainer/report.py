@@ -1,16 +1,14 @@
 """What a run says at its end: its curve, what was evaluated before and after, and answers from before and after."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from envhub.agents.evaluation import Interval, passes
 from envhub.records import RolloutStore
 from envhub.rollout import Rollout
-from envhub.trainer.evaluation import AFTER, BEFORE, WARM
+from envhub.trainer.evaluation import AFTER, BEFORE, MOMENTS
+from envhub.trainer.metrics import Row
 from envhub.trainer.text import chart, clipped, conversation
 
-Row = Mapping[str, Any]
-_MOMENTS = {BEFORE: "before training", WARM: "after the warm start", AFTER: "after training"}
 _TASKS = 2
 _CLIPPED = 240
 
@@ -42,10 +40,10 @@ def compared(rows: Sequence[Row], environment: str) -> list[str]:
     """The mean reward on held-out tasks at each moment, with its interval, and whether those before and after overlap."""
     evaluated = (row for row in _held_out(rows, environment) if row.get("scored") and row["reward"] is not None)
     at = {row.get("when"): row for row in evaluated}
-    found = {when: _interval(at[when]) for when in _MOMENTS if when in at}
+    found = {when: _interval(at[when]) for when in MOMENTS if when in at}
     if not found:
         return []
-    said = [f"{_MOMENTS[when]} {interval}" for when, interval in found.items()]
+    said = [f"{MOMENTS[when]} {interval}" for when, interval in found.items()]
     verdict = _verdict(found[BEFORE], found[AFTER]) if BEFORE in found and AFTER in found else ""
     return [f"held-out tasks of {environment}, mean reward: {', '.join(said)}{verdict}"]
 

@@ -65,9 +65,8 @@ def chart(values: Sequence[float | None], *, width: int = 60, height: int = 6, p
     wide = max(1, min(3, width // len(shown)))
     bars, axis = (_PLAIN_BARS, "|") if plain else (_BARS, "┤")
     levels = len(bars) * height - 1
-    tops = [round((value - low) / (high - low) * levels) if high > low else 0 for value in finite]
-    heights = iter(tops)
-    columns = [next(heights) + 1 if math.isfinite(value) else 0 for value in shown]
+    scale = levels / (high - low) if high > low else 0.0
+    columns = [1 + round((value - low) * scale) if math.isfinite(value) else 0 for value in shown]
     labels = {0: f"{high:.3f}", height - 1: f"{low:.3f}"} if high > low else {height - 1: f"{low:.3f}"}
     size = max(map(len, labels.values()))
     lines = []

@@ -69,11 +69,10 @@ def _enter_root(layout: "dict[str, list[str]]", place: str) -> None:
     _mount("none", "/", "none", _REC | _PRIVATE)
     os.umask(0o022)
     _mount("envhub", place, "tmpfs", _NOSUID, "size=1m,mode=0755")
-    links = [path for path in layout["links"] if os.path.islink(path)]
     for path in layout["tops"]:
         if os.path.exists(path):
             _bind(path, place + path)
-    for path in links:
+    for path in layout["links"]:
         os.makedirs(os.path.dirname(place + path), exist_ok=True)
         os.symlink(os.path.realpath(path), place + path)
     for path in layout["hidden"]:

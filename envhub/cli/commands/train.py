@@ -55,6 +55,7 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bo
             click.echo(f"{source}: {', '.join(f'{name} {dumps(values_of[name])}' for name in names)}", err=True)
         click.echo("all others: defaults", err=True)
         return 0
+    from envhub.agents.engines.checkpoints import folder_name
     from envhub.trainer.live import progress_for
     from envhub.trainer.run import train
 
@@ -62,7 +63,7 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bo
         folder = task_host.run(train(resolved, resume=resume, progress=progress))
     click.echo(f"done: {folder} (curve.png, metrics.jsonl, rollouts.sqlite, checkpoints/)")
     place = shlex.quote(str(folder))
-    newest = shlex.quote(str(folder / "checkpoints" / f"step-{resolved.steps:06d}"))
+    newest = shlex.quote(str(folder / "checkpoints" / folder_name(resolved.steps)))
     click.echo(
         f"next: envhub eval {shlex.quote(resolved.env)} --model {newest}\n"
         f"      envhub train --resume {place} --steps {2 * resolved.steps}"

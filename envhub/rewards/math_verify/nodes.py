@@ -1,5 +1,6 @@
 """The syntax tree of an answer: small immutable nodes, and nothing that computes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -112,16 +113,18 @@ def children(node: Node) -> "tuple[Node, ...]":
     return ()
 
 
-def symbols(node: Node) -> set[str]:
-    """The names of the variables and constants in a tree."""
-    found: set[str] = set()
-    todo: list[Node] = [node]
+def _all_of(tree: Node) -> Iterator[Node]:
+    """Every node of a tree, itself first."""
+    todo: list[Node] = [tree]
     while todo:
         node = todo.pop()
-        if isinstance(node, Symbol):
-            found.add(node.name)
+        yield node
         todo += children(node)
-    return found
+
+
+def symbols(node: Node) -> set[str]:
+    """The names of the variables and constants in a tree."""
+    return {found.name for found in _all_of(node) if isinstance(found, Symbol)}
 
 
 def variables(node: Node) -> set[str]:
@@ -131,11 +134,4 @@ def variables(node: Node) -> set[str]:
 
 def calls(node: Node) -> set[str]:
     """The names of all operators and functions in a tree."""
-    found: set[str] = set()
-    todo: list[Node] = [node]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Call):
-            found.add(node.name)
-        todo += children(node)
-    return found
+    return {found.name for found in _all_of(node) if isinstance(found, Call)}
