@@ -148,8 +148,7 @@ def _keep_played(path: Path, played: Sequence[Rollout]) -> None:
         return
     with RolloutStore(path / "rollouts.sqlite") as store:
         store.drop_after("oracle", -1)
-        for rollout in played:
-            store.add(rollout, phase="oracle", step=0)
+        store.add_all(played, phase="oracle", step=0)
 
 
 @dataclass(slots=True)
