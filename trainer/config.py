@@ -32,7 +32,7 @@ from envhub.trainer.settings import (
 )
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "cpu": {"steps": 20, "tasks_per_step": 3, "group_size": 6, "max_turn_tokens": 48, "max_turns": 2, "eval_tasks": 80,
+    "cpu": {"steps": 24, "tasks_per_step": 3, "group_size": 6, "max_turn_tokens": 48, "max_turns": 1, "eval_tasks": 80,
             "eval_samples": 2, "save_every": 5, "temperature": 0.8, "learning_rate": 3e-5, "micro_tokens": 2048, "concurrency": 64},
     "gpu": {"steps": 100, "tasks_per_step": 64, "group_size": 8, "max_turn_tokens": 1024, "eval_tasks": 64,
             "save_every": 10, "learning_rate": 1e-6, "micro_tokens": 16384, "concurrency": 512, "gradient_checkpointing": True},
