@@ -8,10 +8,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from envhub.errors import UserError
+from envhub.home import forget_unfinished
 from envhub.records import read_json
 from envhub.records.folder import CONFIG
-from envhub.trainer import checkpoint
+from envhub.trainer import checkpoint, metrics, tracking
 from envhub.trainer.config import TrainConfig
+from envhub.trainer.progress import Progress
 
 CHANGEABLE = (
     "steps", "learning_rate", "critic_learning_rate", "concurrency", "retries", "save_every", "keep", "best",
@@ -19,7 +21,7 @@ CHANGEABLE = (
 )  # fmt: skip
 """The settings that a run may change when it goes on."""
 
-ANEW = "the run ended before its first checkpoint: starting from step 1"
+_ANEW = "the run ended before its first checkpoint: starting from step 1"
 
 
 def saved_config(folder: Path) -> dict[str, Any]:
@@ -53,13 +55,34 @@ def refuse_fixed(chosen: Collection[str], changeable: Collection[str], config: P
         raise UserError(f"a resumed run keeps its configuration: leave out {flag}, or start a new run")
 
 
+def sweep(path: Path) -> None:
+    """Remove what a killed run left half written in its folder."""
+    for file in (CONFIG, metrics.FILE, tracking.FILE):
+        forget_unfinished(path / file)
+    checkpoint.sweep(path / "checkpoints")
+
+
+def newest(path: Path) -> checkpoint.Checkpoint | None:
+    """The newest checkpoint of a run, where there is one."""
+    done = checkpoint.finished(path / "checkpoints")
+    return done[-1] if done else None
+
+
+def go_on_after(saved: checkpoint.Checkpoint | None, path: Path, progress: Progress) -> None:
+    """Drop the rows of metrics of later steps than a checkpoint's, and say where the run goes on. Raises DataError."""
+    dropped = metrics.forget_after(path, -1 if saved is None else saved.step)
+    progress.say(_ANEW if saved is None else f"going on after {_named(saved)}")
+    if dropped:
+        progress.warn(dropped)
+
+
 def how_to_go_on(path: Path, command: str) -> str:
     """A line for a run that was stopped: what is saved, and the command that goes on with it."""
-    done = checkpoint.finished(path / "checkpoints")
-    state = f"{named(done[-1].step)} is saved" if done else "no step is saved"
+    saved = newest(path)
+    state = f"{_named(saved)} is saved" if saved is not None else "no step is saved"
     return f"stopped; {state}; go on with: envhub {command} --resume {shlex.quote(str(path))}"
 
 
-def named(step: int) -> str:
+def _named(saved: checkpoint.Checkpoint) -> str:
     """What a checkpoint is of: a step, or the warm start before the first."""
-    return f"step {step}" if step else "the warm start"
+    return f"step {saved.step}" if saved.step else "the warm start"

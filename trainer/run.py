@@ -16,12 +16,10 @@ from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecu
 from envhub.agents.models import ModelSource, resolve_model
 from envhub.agents.session import open_agent
 from envhub.errors import EnvhubError, UserError
-from envhub.home import forget_unfinished
 from envhub.records import RolloutStore, RunFolder, numbered_folder, taken_up
-from envhub.records.folder import CONFIG
 from envhub.trainer import checkpoint, metrics, tracking
 from envhub.trainer.config import TrainConfig
-from envhub.trainer.folder import ANEW, how_to_go_on, named, saved_config
+from envhub.trainer.folder import go_on_after, how_to_go_on, newest, saved_config, sweep
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.loop import Trainer
 from envhub.trainer.lora import refuse_unfit
@@ -51,15 +49,12 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         RunFolder.open(path, resume=resume is not None, what="training run") as folder,
         contextlib.ExitStack() as stack,
     ):
-        for file in (CONFIG, metrics.FILE, tracking.FILE):
-            forget_unfinished(path / file)
-        checkpoint.sweep(path / "checkpoints")
+        sweep(path)
         settings = config.model_dump(mode="json")
         if resume is None:
             folder.write_config(settings)  # first of all: what has one can be gone on with
         stack.enter_context(_logging_to(path / "run.log"))
-        done = checkpoint.finished(path / "checkpoints") if resume is not None else []
-        saved, source = done[-1] if done else None, initial
+        saved, source = newest(path) if resume is not None else None, initial
         if saved is not None:
             saved.check()
             saved.refuse_another(Origin.of(config, planned))
@@ -70,10 +65,9 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         stack.enter_context(store)
         progress.say(f"run folder: {path}")
         if resume is not None:
-            dropped = metrics.forget_after(path, saved.step if saved is not None else -1)
-            progress.say(ANEW if saved is None else f"going on after {named(saved.step)}")
-            for text in filter(None, (missing if saved is not None else "", dropped)):
-                progress.warn(text)
+            go_on_after(saved, path, progress)
+            if missing and saved is not None:
+                progress.warn(missing)
             folder.write_config(settings)
         launcher = LocalLauncher()
         stack.callback(launcher.close)

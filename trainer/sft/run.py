@@ -14,14 +14,13 @@ import torch
 from envhub.agents.models import resolve_model
 from envhub.agents.rendering import ChatTemplateRenderer, load_renderer
 from envhub.errors import EnvhubError, UserError
-from envhub.home import forget_unfinished
 from envhub.ledger import Ledger
 from envhub.records import RolloutStore, RunFolder, numbered_folder
 from envhub.records.folder import CONFIG
 from envhub.rollout import Rollout
 from envhub.trainer import alarms, checkpoint, metrics
 from envhub.trainer.algorithms import SFT
-from envhub.trainer.folder import ANEW, how_to_go_on, saved_settings
+from envhub.trainer.folder import go_on_after, how_to_go_on, newest, saved_settings, sweep
 from envhub.trainer.launcher import LocalLauncher
 from envhub.trainer.lora import refuse_unfit
 from envhub.trainer.metrics import MetricsLog
@@ -34,7 +33,6 @@ from envhub.trainer.sft.held_out import HeldOut, score
 from envhub.trainer.sft.sources import Gathered, gather
 from envhub.trainer.stopping import STOPPING, second_at_once, whole
 from envhub.trainer.strategy import StepReport, Strategy
-from envhub.trainer.tracking import FILE as TRACKERS
 from envhub.trainer.tracking import refuse_missing, tracked
 
 _SHOWN = ("gradient_norm", "learning_rate", "entropy")
@@ -126,20 +124,14 @@ def saved_run(folder: Path) -> dict[str, Any]:
 
 def _taken_up(path: Path, planned: Planned, progress: Progress) -> checkpoint.Checkpoint | None:
     """The newest checkpoint of a run's folder, rid of what came after it. Raises UserError where it is of other samples."""
-    for file in (CONFIG, metrics.FILE, TRACKERS):
-        forget_unfinished(path / file)
-    checkpoint.sweep(path / "checkpoints")
-    done = checkpoint.finished(path / "checkpoints")
-    saved = done[-1] if done else None
+    sweep(path)
+    saved = newest(path)
     if saved is not None and saved.check().samples != planned.batches.digest():
         raise UserError(
             f"the checkpoint {saved.path} is of other samples, or of other batches, than {path / CONFIG} gives now: give back "
             "the source of the samples and the configuration that it had, or start a new run"
         )
-    dropped = metrics.forget_after(path, saved.step if saved is not None else -1)
-    progress.say(ANEW if saved is None else f"going on after step {saved.step}")
-    if dropped:
-        progress.warn(dropped)
+    go_on_after(saved, path, progress)
     return saved
 
 
