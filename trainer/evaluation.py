@@ -46,13 +46,13 @@ class Evaluator:
 
         What was evaluated before training is of step 0 too, and is not the evaluation after the warm start.
         """
-        again = when == WARM
         rows = [row for row in read_metrics(self.folder) if (row["kind"], row["step"]) == ("eval", step)]
-        done = {row.get("env") for row in rows if not again or row.get("when") == WARM}
+        done = {row.get("env") for row in rows if when != WARM or row.get("when") == WARM}
         for held in self.held_out:
-            if held.environment.id not in done:
-                if not again:
-                    self.store.drop_after("eval", step - 1, environment=held.environment.id)  # what was not finished
+            name = held.environment.id
+            if name not in done:
+                finished = sum(row["rollouts"] for row in rows if row.get("env") == name)
+                self.store.drop_after("eval", step - 1, environment=name, keep=finished)
                 await self._evaluate(held, when, step)
 
     async def _evaluate(self, held: HeldOut, when: str, step: int) -> None:

@@ -40,6 +40,11 @@ def held_out(config: TrainConfig, trained: EnvironmentSpec) -> tuple[HeldOut, ..
     out: dict[str, HeldOut] = {}
     for found in [find_spec(name) for name in config.eval_env] or [trained]:
         if found.id in out:
+            other = out[found.id].environment.target
+            if other != found.target:
+                raise UserError(
+                    f"eval_env names two environments {found.id!r}, {other} and {found.target}; give one of them another name"
+                )
             raise UserError(f"eval_env names {found.id!r} twice; name each environment once")
         own = (found.id, found.target) == (trained.id, trained.target)
         values = config.env_config if own else {}

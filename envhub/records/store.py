@@ -146,15 +146,18 @@ class RolloutStore(Closing):
         query = "SELECT count(*) FROM rollouts WHERE ?1 IS NULL OR phase = ?1"
         return sum(row[0] for row in self._select(query, phase))
 
-    def drop_after(self, phase: str, step: int, *, environment: str | None = None) -> int:
+    def drop_after(self, phase: str, step: int, *, environment: str | None = None, keep: int = 0) -> int:
         """Forget the rollouts of a phase, all or those of an environment, that belong to later steps: they are made again.
 
-        Returns how many. Raises UserError.
+        The first `keep` of them stay. Returns how many went. Raises UserError.
         """
-        query = "DELETE FROM rollouts WHERE phase = ?1 AND step > ?2 AND (?3 IS NULL OR environment = ?3)"
+        chosen = "phase = ?1 AND step > ?2 AND (?3 IS NULL OR environment = ?3)"
+        kept = f"SELECT number FROM rollouts WHERE {chosen} ORDER BY number LIMIT ?4"
+        values = (phase, step, environment and _column(environment), keep)
         try:
             with self._database:
-                return self._database.execute(query, (phase, step, environment and _column(environment))).rowcount
+                query = f"DELETE FROM rollouts WHERE {chosen} AND number NOT IN ({kept})"
+                return self._database.execute(query, values).rowcount
         except sqlite3.Error as problem:
             raise self._unwritten(problem) from problem
 

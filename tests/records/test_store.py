@@ -31,7 +31,9 @@ def test_rollouts_are_counted_and_listed_by_phase_and_step(store: RolloutStore) 
     assert listed(phase="train", step=2) == [2]
     assert listed(phase="other") == []
     assert (store.count(), store.count("train"), store.count("other")) == (5, 3, 0)
-    assert store.drop_after("train", 1) == 2
+    assert store.drop_after("train", 0, keep=2) == 1
+    assert listed(phase="train") == [0, 2]
+    assert store.drop_after("train", 1) == 1
     assert listed() == [0, 1, 4]
 
 

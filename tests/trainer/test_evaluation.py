@@ -125,6 +125,24 @@ def test_a_resumed_run_evaluates_only_what_was_not(tmp_path: Path, source: Path)
 
 
 @pytest.mark.slow
+def test_a_run_that_was_killed_in_the_evaluation_after_its_warm_start_keeps_no_rollout_twice(
+    tmp_path: Path, source: Path
+):
+    folder = tmp_path / "run"
+    run(folder, values(source, warm_start=1, steps=1, **EXACT))
+    expected = held_out(folder)
+    assert [when for _, when, _, _ in expected] == ["before", "warm", "after"]
+    shutil.rmtree(folder / "checkpoints" / "step-000001")
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if json.loads(line).get("when") == "before"))
+    run(folder, values(source, warm_start=1, steps=1, **EXACT), resume=folder)
+    assert held_out(folder) == expected
+    with RolloutStore(folder / "rollouts.sqlite", read_only=True) as store:
+        assert sorted(item.task.index for item in store.iterate(phase="eval")) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.slow
 def test_an_environment_that_is_not_trained_on_may_be_the_only_one(tmp_path: Path, source: Path):
     given = {**values(source, steps=1), "eval_env": [f"{source}:Consonants"]}
     said = run(tmp_path / "run", given)
@@ -136,17 +154,18 @@ def test_an_environment_that_is_not_trained_on_may_be_the_only_one(tmp_path: Pat
     ("change", "said"),
     [
         ({"eval_env": ["several.py:Letters", "{}:Letters"]}, "eval_env names 'letters' twice"),
-        ({"eval_env": ["leters"]}, "leters"),
+        ({"eval_env": "several.py:Letters"}, "eval_env: takes a list of values"),
+        ({"eval_env": ["leters"]}, "no environment named 'leters'"),
         ({"eval_env": ["{}:Untested"]}, "eval"),
         ({"eval_env": ["{}:Consonants"], "eval_tasks": 0}, "eval_env says what to evaluate on, and eval_tasks 0"),
-        ({"eval_split": "none"}, "none"),
+        ({"eval_split": "none"}, "no split 'none'"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_before_anything_starts(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], said: str
 ):
     monkeypatch.chdir(tmp_path)
-    change = {k: [name.format(source) for name in v] if k == "eval_env" else v for k, v in change.items()}
+    change = {k: [name.format(source) for name in v] if isinstance(v, list) else v for k, v in change.items()}
     with pytest.raises(UserError, match=said):
         plan(resolve({**values(source), **change}))
 
@@ -171,6 +190,10 @@ def test_another_environment_of_the_same_name_is_another(tmp_path: Path, source:
         "    tasks = GeneratedTasks('other', lambda rng: Task('Write.'))\n    rewards = (lambda text: 0.0,)\n"
     )
     configured = {**values(source), "env": f"{other}:Letters", "env_config": {"level": 3}}
+    with pytest.raises(
+        UserError, match="eval_env names two environments 'letters', .*other.py:Letters and .*several.py"
+    ):
+        plan(resolve({**configured, "eval_env": [f"{other}:Letters", f"{source}:Letters"]}))
     (held,) = plan(resolve(configured)).held_out
     assert (held.environment.target, held.config) == (f"{source}:Letters", {})
     (held,) = plan(resolve({**configured, "eval_env": [f"{other}:Letters"]})).held_out
@@ -272,6 +295,8 @@ def test_a_curve_of_several_lines():
     assert chart([0.0, None, 1.0], height=2) == ["1.000 ┤      ███", "0.000 ┤▁▁▁   ███"]
     assert chart([0.5, 0.5]) == ["0.500 ┤▁▁▁▁▁▁"]
     assert chart([]) == chart([None, float("nan")]) == []
+    assert chart([-1e308, 1e308], height=1) == ["-1e+308 ┤▁▁▁███"]
+    assert len(chart([1e308] * 300 + [-1e308] * 300)) == 6
     drawn = chart(list(map(float, range(1000))), width=40, plain=True)
     assert len(drawn) == 6 and max(map(len, drawn)) <= 40 + len("999.000 |") and all(line.isascii() for line in drawn)
 
