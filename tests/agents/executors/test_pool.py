@@ -1,6 +1,11 @@
 import asyncio
 import gc
 import itertools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -276,6 +281,50 @@ class Blocking(Environment):
     assert block.line in (8, 9)
     assert block.function == "step"
     assert "make the method a plain def" in str(block)
+
+
+async def test_the_log_tells_a_line_that_blocks_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with Watchdog(seconds=0.2) as watchdog:
+        for _ in range(3):
+            time.sleep(0.5)  # noqa: ASYNC251
+            await asyncio.sleep(0.15)
+    assert len({(block.file, block.line) for block in watchdog.blocks}) == 1 < len(watchdog.blocks)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not say how long a thread waits")
+def test_the_watchdog_tells_a_process_without_a_cpu_from_code_that_blocks() -> None:
+    script = """
+import asyncio
+from envhub.agents.executors import Watchdog
+def work():
+    for _ in range(2_000_000):
+        pass
+async def main():
+    async with Watchdog(seconds=0.3) as watchdog:
+        print("ready", flush=True)
+        while not any(block.is_starved for block in watchdog.blocks):
+            work()
+            await asyncio.sleep(0)
+    print([str(block) for block in watchdog.blocks if block.is_starved][0])
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    hogs = []
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        one = {min(os.sched_getaffinity(process.pid))}
+        for thread in Path(f"/proc/{process.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), one)
+        for _ in range(12):
+            hogs.append(subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]))
+            os.sched_setaffinity(hogs[-1].pid, one)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        for started in (process, *hogs):
+            started.kill()
+            started.wait()
+    assert "this process got no CPU: the machine is overloaded" in said
 
 
 async def test_the_watchdog_is_silent_about_a_loop_that_runs() -> None:
