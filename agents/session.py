@@ -1,7 +1,7 @@
 """Open what plays: an engine, and for token engines its model's renderer and parser, behind one executor."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from envhub.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A started engine and what is needed to let it play. `model` is the name to show."""
+    """An engine and what is needed to let it play. `model` is the name to show."""
 
     engine: Engine
     renderer: Renderer | None
@@ -24,27 +24,44 @@ class Agent:
     model: str
 
 
-@asynccontextmanager
-async def open_agent(
+def prepare_agent(
     model: str,
     engine: str = "auto",
     *,
     options: Mapping[str, Any] | None = None,
     parser: str = "auto",
     executor: type[Executor] = MultiTurnExecutor,
-) -> AsyncIterator[Agent]:
-    """Start the engine of a model and close it at the end.
+) -> Agent:
+    """What `open_agent` starts: model and options are found to be good, and nothing runs. Raises UserError.
 
     `model` is `"scripted:POLICY"`, `"openai:NAME"`, or what `envhub.agents.models.resolve_model` takes (an alias such as
     `smollm2` or `tiny`, or a folder); `engine` says what runs weights (`auto`, `vllm`, `transformers` or a plugin's).
-    `options` are the engine's. Raises UserError.
+    `options` are the engine's.
     """
     made, renderer, chosen = _assemble(model, engine, dict(options or {}), parser)
+    return Agent(made, renderer, chosen, executor(made, renderer, chosen), made.model or model)
+
+
+@asynccontextmanager
+async def started(agent: Agent) -> AsyncIterator[Agent]:
+    """Start the engine of a prepared agent and close it at the end. Raises UserError."""
     try:
-        await made.start()
-        yield Agent(made, renderer, chosen, executor(made, renderer, chosen), made.model or model)
+        await agent.engine.start()
+        yield agent
     finally:
-        await made.close()
+        await agent.engine.close()
+
+
+def open_agent(
+    model: str,
+    engine: str = "auto",
+    *,
+    options: Mapping[str, Any] | None = None,
+    parser: str = "auto",
+    executor: type[Executor] = MultiTurnExecutor,
+) -> AbstractAsyncContextManager[Agent]:
+    """`prepare_agent` and `started` in one."""
+    return started(prepare_agent(model, engine, options=options, parser=parser, executor=executor))
 
 
 def _assemble(

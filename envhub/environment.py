@@ -109,6 +109,9 @@ def make_config(
     return made
 
 
+_PLAINER = {"tuple_type": "takes a list of values", "dict_type": "takes a table of keys and values"}
+
+
 def validate_config(model: type[BaseModel], values: Mapping[str, Any], owner: str) -> Any:
     """`model(**values)` with errors that name the owner, the key, what was given and the nearest valid key."""
     try:
@@ -121,7 +124,7 @@ def validate_config(model: type[BaseModel], values: Mapping[str, Any], owner: st
             hint = did_you_mean(str(first["loc"][-1]), model.model_fields)
             raise ConfigError(f"{owner} has no configuration key {key!r} (it has {known}){hint}") from None
         given = repr(first.get("input"))[:80]
-        problem_text = first["msg"].removeprefix("Value error, ")
+        problem_text = _PLAINER.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise ConfigError(f"{owner}: {key or 'configuration'}: {problem_text} (given {given})") from None
 
 

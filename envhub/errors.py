@@ -67,10 +67,20 @@ class DeadlineError(EnvironmentFault):
 def did_you_mean(name: str, known: Iterable[str], *, limit: int = 1) -> str:
     """`"; did you mean 'x'?"` for the nearest known name, or an empty string when none is near."""
     candidates = sorted(set(known))
-    near = difflib.get_close_matches(name, candidates, n=limit, cutoff=0.5)
+    near = [candidate for candidate in candidates if _is_slip(name, candidate)][:limit]
+    near = near or difflib.get_close_matches(name, candidates, n=limit, cutoff=0.5)
     if not near:
         folded = {candidate.lower(): candidate for candidate in candidates}
         near = [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=limit, cutoff=0.6)]
     if not near:
         return ""
     return "; did you mean " + " or ".join(repr(match) for match in near) + "?"
+
+
+def _is_slip(name: str, candidate: str) -> bool:
+    """Whether a name is another with its letters in a wrong order, or the first letters of its words."""
+    if len(name) > 2 and sorted(name) == sorted(candidate):
+        return True
+    letters = name.strip("-")
+    words = candidate.strip("-").replace("_", "-").split("-")
+    return len(words) > 1 and letters == "".join(word[:1] for word in words)

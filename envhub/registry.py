@@ -247,7 +247,13 @@ def spec_of_path(text: str) -> EnvironmentSpec:
         name = _only_environment(file)
     target = f"{file}:{name}"
     found = EnvironmentSpec("", target, content_hash=content_hash(target))
-    return replace(found, id=found.load().name)
+    own = found.load().name
+    if not isinstance(own, str) or _read_id(own) is None:
+        shown = repr(own) if len(repr(own)) <= _LONGEST else f"{repr(own)[:40]}…"
+        raise UserError(
+            f"{target}: the name {shown} is no environment id; write a name like my_env, of at most {_LONGEST} characters"
+        )
+    return replace(found, id=own)
 
 
 def looks_like_path(name: str) -> bool:

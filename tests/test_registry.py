@@ -352,3 +352,14 @@ def test_the_file_is_readable_json(echo: Path) -> None:
     assert json.loads(registry_file().read_text())["environments"] == {
         "plain": {"target": f"{echo}:Echo", "config": {"size": 2}, "content_hash": made.content_hash}
     }
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31m", "x" * 200, "a b"])
+def test_a_file_whose_environment_has_no_fit_name_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text(f"from envhub import Environment\nclass Odd(Environment):\n    name = {name!r}\n")
+    with pytest.raises(
+        UserError, match=r"odd.py:Odd: the name .* is no environment id; write a name like my_env"
+    ) as found:
+        envhub.spec(str(file))
+    assert str(found.value).isprintable() and len(str(found.value)) < 400

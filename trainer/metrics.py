@@ -80,6 +80,11 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], bool]:
     """The rows, and whether a line that is unfinished follows them."""
     try:
         *lines, rest = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise DataError(
+            f"{path.parent} is no training run: "
+            + (f"it has no {path.name}" if path.parent.is_dir() else "there is no such folder")
+        ) from None
     except OSError as problem:
         raise DataError(f"cannot read {path}: {problem.strerror}") from problem
     unfinished = bool(rest.strip()) and not is_whole(rest)

@@ -42,6 +42,9 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
+    if path.is_dir() or not path.suffix:
+        picture = path / "curve.png" if path.is_dir() else path.with_name(f"{path.name}.png")
+        raise UserError(f"{path} names no picture; write for example {picture} (.png, .svg or .pdf)")
     known = numbers([row for rows in runs.values() for row in rows])
     for name in shown:
         if name not in known and known:

@@ -42,14 +42,9 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
     finite = [value for value in shown if math.isfinite(value)]
     if not finite:
         return ""
-    low, span = min(finite), max(finite) - min(finite)
-
-    def bar(value: float) -> str:
-        if not math.isfinite(value):
-            return " "
-        return bars[round((value - low) / span * (len(bars) - 1))] if span else bars[0]
-
-    return "".join(map(bar, shown))
+    low, high = min(finite), max(finite)
+    places = (_place(value, low, high, len(bars) - 1) if math.isfinite(value) else None for value in shown)
+    return "".join(" " if place is None else bars[place] for place in places)
 
 
 def chart(values: Sequence[float | None], *, width: int = 60, height: int = 6, plain: bool = False) -> list[str]:
@@ -65,9 +60,8 @@ def chart(values: Sequence[float | None], *, width: int = 60, height: int = 6, p
     wide = max(1, min(3, width // len(shown)))
     bars, axis = (_PLAIN_BARS, "|") if plain else (_BARS, "┤")
     levels = len(bars) * height - 1
-    scale = levels / (high - low) if high > low else 0.0
-    columns = [1 + round((value - low) * scale) if math.isfinite(value) else 0 for value in shown]
-    labels = {0: f"{high:.3f}", height - 1: f"{low:.3f}"} if high > low else {height - 1: f"{low:.3f}"}
+    columns = [1 + _place(value, low, high, levels) if math.isfinite(value) else 0 for value in shown]
+    labels = {0: _shown(high), height - 1: _shown(low)} if high > low else {height - 1: _shown(low)}
     size = max(map(len, labels.values()))
     lines = []
     for line in range(height):
@@ -77,6 +71,16 @@ def chart(values: Sequence[float | None], *, width: int = 60, height: int = 6, p
     return lines if high > low else lines[-1:]
 
 
+def _place(value: float, low: float, high: float, places: int) -> int:
+    """Where a value lies between the lowest, 0, and the highest, `places`; halved, so that no difference overflows."""
+    span = high / 2 - low / 2
+    return round((value / 2 - low / 2) / span * places) if span else 0
+
+
+def _shown(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def _fewer(values: list[float], width: int) -> list[float]:
     if len(values) <= width:
         return values
@@ -84,7 +88,7 @@ def _fewer(values: list[float], width: int) -> list[float]:
     for place in range(width):
         part = values[place * len(values) // width : (place + 1) * len(values) // width]
         finite = [value for value in part if math.isfinite(value)]
-        out.append(sum(finite) / len(finite) if finite else math.nan)
+        out.append(sum(value / len(finite) for value in finite) if finite else math.nan)
     return out
 
 

@@ -79,7 +79,8 @@ SERVICES: Mapping[str, Service] = {"wandb": _wandb, "trackio": _trackio}
 def refuse_missing(names: Sequence[str]) -> None:
     """Raise MissingExtraError for a tracker whose package is not installed."""
     for name in names:
-        if find_spec(name) is None:
+        found = find_spec(name)
+        if found is None or found.origin is None:  # a folder of that name, such as a tracker's own, is no package
             raise MissingExtraError(f"--track {name}", "tracking")
 
 

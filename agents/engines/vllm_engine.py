@@ -114,10 +114,15 @@ class VllmEngine(Engine):
                     self._llm = await asyncio.to_thread(self._make, on_cpu)
         except TimeoutError:
             await self.close()
-            raise EngineFault(f"vLLM did not start within {self.options.start_seconds:g} s") from None
+            raise EngineFault(
+                f"vLLM did not start within {self.options.start_seconds:g} s; give it longer (engine option start_seconds), "
+                "or use --engine transformers"
+            ) from None
         except Exception as problem:  # vLLM, and what reads a configuration for it, raise errors of any class
             await self.close()
-            raise UserError(f"vLLM cannot run {self.model}: {_last_line(problem)}") from problem
+            raise UserError(
+                f"vLLM cannot run {self.model}: {_last_line(problem)}; --engine transformers does without it"
+            ) from problem
         self.max_context = self._llm.model_config.max_model_len
 
     def _variables(self, on_cpu: bool) -> dict[str, str]:

@@ -4,6 +4,7 @@ import errno
 import importlib
 import io
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -34,6 +35,7 @@ COMMANDS = {
 # What the system answers where a place that the user names cannot be used.
 _USERS_PLACES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOSPC)
 _ENDLESS = re.compile(r"\S{400,}")
+_SUPERFLUOUS = re.compile(r"Got unexpected extra arguments? \((\S+?)[ )]")
 
 
 class LazyGroup(click.Group):
@@ -99,8 +101,11 @@ def run(arguments: Sequence[str], *, debug: bool = False) -> int:
     _show_any_text()
     _show_warnings()
     _end_cleanly_on_sigterm()
+    given = list(arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
     try:
-        result: Any = app.main(list(arguments), prog_name="envhub", standalone_mode=False)
+        result: Any = app.main(given, prog_name="envhub", standalone_mode=False)
     except click.exceptions.Exit as finished:
         return finished.exit_code
     except click.exceptions.NoArgsIsHelpError as problem:
@@ -145,8 +150,14 @@ def _usage(problem: click.UsageError) -> str:
     if isinstance(problem, click.NoSuchOption) and problem.ctx is not None:
         flags = [flag for item in problem.ctx.command.params for flag in (*item.opts, *item.secondary_opts)]
         text = f"no such flag {problem.option_name}{did_you_mean(problem.option_name, flags)}"
+    elif problem.ctx is not None and (match := _SUPERFLUOUS.match(text)) and _takes_env(problem.ctx.command):
+        text += f"; the environment is given with --env: --env {shlex.quote(match[1])}"
     remedy = f"envhub {name} --help" if name and name != "envhub" else "envhub --help"
     return f"{text} (see: {remedy})"
+
+
+def _takes_env(command: click.Command) -> bool:
+    return any("--env" in item.opts for item in command.params)
 
 
 def _end_cleanly_on_sigterm() -> None:
@@ -160,6 +171,8 @@ def _end_cleanly_on_sigterm() -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, end)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script starts it in the background
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _show_any_text() -> None:

@@ -29,6 +29,11 @@ def test_every_command_explains_itself(cli, name):
     assert out.startswith("Usage: envhub " + name)
 
 
+def test_help_is_a_command_too(cli):
+    assert cli("help") == cli("--help")
+    assert cli("help", "train") == cli("train", "--help")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -52,6 +57,10 @@ def test_every_command_explains_itself(cli, name):
         (["train", "--env", "guess_number", "--steps", "0"], "steps: .*given '?0"),
         (["train", "--env", "guess_number", "--group-size", "1"], "group_size is at least 2"),
         (["train", "--env", "guess_number", "--group-sise", "4"], "did you mean '--group-size'"),
+        (["train", "--env", "guess_number", "--algo", "gpro"], "did you mean 'grpo'"),
+        (["train", "--env", "guess_number", "--lr", "1"], "no such flag --lr; did you mean '--learning-rate'"),
+        (["train", "guess_number", "--steps", "1"], "the environment is given with --env: --env guess_number"),
+        (["help", "trian"], "no command 'trian'; .*did you mean 'train'"),
         (["train"], "say what to train on"),
         (["train", "--resume", "nowhere"], "no training run to resume in nowhere"),
         (["info", "missing.py"], "no environment at missing.py"),

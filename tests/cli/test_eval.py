@@ -274,3 +274,26 @@ def test_an_evaluation_that_was_killed_is_gone_on_with(cli, tmp_path: Path) -> N
     assert len(lines(tmp_path / "out")) == 6
     assert before <= set(lines(tmp_path / "out"))
     assert rows(tmp_path / "out") == lines(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("environment", "model", "said"),
+    [
+        ("guess_numbr", "scripted:oracle", "did you mean 'guess_number'"),
+        ("guess_number", "gpt", "no model 'gpt'"),
+        ("guess_number", "scripted:orcle", "did you mean 'oracle'"),
+        ("guess_number", "no/such/folder/", "no such folder"),
+    ],
+)
+def test_what_cannot_be_evaluated_leaves_no_folder(
+    cli, tmp_path: Path, environment: str, model: str, said: str
+) -> None:
+    code, _, err = cli("eval", environment, "--model", model)
+    assert code == 2 and said in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_engine_is_named_before_it_starts(cli) -> None:
+    code, out, _ = cli("eval", "guess_number", "--model", "tiny", "--engine", "transformers", "--tasks", "1")
+    assert code == 0
+    assert "starting engine transformers" in out.splitlines()

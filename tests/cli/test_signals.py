@@ -23,10 +23,11 @@ class Deaf(Environment):
 """
 
 
-def _start(tmp_path: Path, wait: str) -> "subprocess.Popen[str]":
+def _start(tmp_path: Path, wait: str, *before: str) -> "subprocess.Popen[str]":
     mark = tmp_path / "mark"
     (tmp_path / "deaf.py").write_text(DEAF.format(mark=str(mark), wait=wait))
     command = [
+        *before,
         sys.executable,
         "-c",
         "from envhub.cli.app import main; main()",
@@ -49,6 +50,14 @@ def _start(tmp_path: Path, wait: str) -> "subprocess.Popen[str]":
 def test_a_coroutine_that_ignores_its_cancellation_does_not_hold_the_process(tmp_path: Path, number: int) -> None:
     process = _start(tmp_path, "await asyncio.sleep(60)")
     process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "envhub: interrupted"
+
+
+def test_a_process_in_the_background_of_a_script_ends_cleanly_too(tmp_path: Path) -> None:
+    process = _start(tmp_path, "await asyncio.sleep(60)", "/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.splitlines()[-1] == "envhub: interrupted"

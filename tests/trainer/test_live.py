@@ -137,6 +137,7 @@ def test_the_live_view_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch):
 def test_a_curve_of_one_line():
     assert sparkline([0.0, None, 1.0, float("nan")], 10) == "▁ █ "
     assert sparkline([1.0, 1.0], 10) == "▁▁"
+    assert sparkline([-1e308, 0.0, 1e308], 10) == "▁▅█"
     assert sparkline([], 10) == sparkline([None], 10) == ""
     assert len(sparkline(list(map(float, range(1000))), 30)) == 30
     assert sparkline([0.0, 1.0], 10, plain=True).isascii()

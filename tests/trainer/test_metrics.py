@@ -116,6 +116,14 @@ def test_a_damaged_last_line_that_was_finished_is_named_too(tmp_path: Path):
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(DataError, match="is no training run: it has no metrics.jsonl"):
+        read_metrics(tmp_path)
+    with pytest.raises(DataError, match="nowhere is no training run: there is no such folder"):
+        read_metrics(tmp_path / "nowhere")
+    (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(DataError, match="cannot read .*metrics.jsonl"):
         read_metrics(tmp_path)
-    forget_after(tmp_path, 0)
+
+
+def test_a_missing_file_has_no_rows_to_forget(tmp_path: Path):
+    assert forget_after(tmp_path, 0) == ""

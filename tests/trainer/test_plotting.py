@@ -62,8 +62,10 @@ def test_the_metrics_of_runs_are_listed(two_runs: list[Path], capsys: pytest.Cap
     [
         (["{0}", "-m", "rewrad"], "no run has the metric 'rewrad'; there are reward, .*; did you mean 'reward'?"),
         (["{0}", "{0}"], "is given twice"),
-        (["{0}/nowhere"], "cannot read .*nowhere/metrics.jsonl"),
+        (["{0}/nowhere"], "nowhere is no training run: there is no such folder"),
         (["{0}", "--output", "{0}/curve.docx"], "cannot draw .*curve.docx"),
+        (["{0}", "--output", "{0}/curve"], "curve names no picture; write for example .*/curve.png"),
+        (["{0}", "--output", "{0}"], "names no picture; write for example .*/curve.png"),
         (["{0}", "--output", "{0}/metrics.jsonl/x.png"], "cannot draw .*x.png"),
         ([], "(?i)missing argument"),
     ],

@@ -72,6 +72,8 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
         raise UserError(f"pass@{max(ks)} needs --samples {max(ks)} or more, not {config.samples}")
     path = output or _next_folder(config)
     resume = (path / "config.json").is_file()
+    if not resume:
+        _refuse_unusable(config)  # before it leaves a folder
     say = (lambda text: None) if as_json else click.echo
     with RunFolder.open(path, resume=resume, what="evaluation", remedy=f"it holds no evaluation: {_REMEDY}") as folder:
         file = path / "rollouts.jsonl"
@@ -91,13 +93,21 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
         return _report(config, rollouts, path, ks, (baseline, earlier), as_json)
 
 
+def _refuse_unusable(config: EvalConfig) -> None:
+    from envhub.agents.session import prepare_agent
+    from envhub.registry import spec as find_spec
+
+    find_spec(config.env)
+    prepare_agent(config.model, config.engine, options=config.engine_options, parser=config.parser)
+
+
 async def _evaluate(
     config: EvalConfig, done: list[Rollout], writer: JsonlWriter, store: RolloutStore, say: Callable[[str], Any]
 ) -> list[Rollout]:
     from envhub.agents.engines import SamplingParams
     from envhub.agents.evaluation import EvalPlan, choose_tasks, evaluate, still_valid
     from envhub.agents.executors import Watchdog
-    from envhub.agents.session import open_agent
+    from envhub.agents.session import prepare_agent, started
     from envhub.driver import Driver
     from envhub.registry import spec as find_spec
 
@@ -138,10 +148,9 @@ async def _evaluate(
         if finished % max(1, total // 10) == 0:
             say(f"{finished} of {total} rollouts")
 
-    async with (
-        open_agent(config.model, config.engine, options=config.engine_options, parser=config.parser) as agent,
-        Watchdog(),
-    ):
+    agent = prepare_agent(config.model, config.engine, options=config.engine_options, parser=config.parser)
+    say(f"starting engine {agent.engine.name}")
+    async with started(agent), Watchdog():
         return await evaluate(agent.executor, plan, done=done, on_rollout=record)
 
 
