@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,6 +16,9 @@ from envhub.records import JsonlWriter, RolloutStore, RunFolder, numbered_folder
 from envhub.records.jsonl import drop_lines, numbered_rollouts
 from envhub.rollout import Rollout
 from envhub.strict_json import dumps
+
+if TYPE_CHECKING:
+    from envhub.agents.session import Agent
 
 _MOST_ROLLOUTS = 1_000_000
 
@@ -72,8 +75,7 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
         raise UserError(f"pass@{max(ks)} needs --samples {max(ks)} or more, not {config.samples}")
     path = output or _next_folder(config)
     resume = (path / "config.json").is_file()
-    if not resume:
-        _refuse_unusable(config)  # before it leaves a folder
+    agent = None if resume else _prepared(config)  # what cannot be used leaves no folder
     say = (lambda text: None) if as_json else click.echo
     with RunFolder.open(path, resume=resume, what="evaluation", remedy=f"it holds no evaluation: {_REMEDY}") as folder:
         file = path / "rollouts.jsonl"
@@ -89,25 +91,26 @@ def _run(output: Path | None, k: str | None, baseline: Path | None, as_json: boo
             with store:
                 if repaired:
                     _note(repaired)
-                rollouts = task_host.run(_evaluate(config, done, writer, store, say))
+                rollouts = task_host.run(_evaluate(config, agent, done, writer, store, say))
         return _report(config, rollouts, path, ks, (baseline, earlier), as_json)
 
 
-def _refuse_unusable(config: EvalConfig) -> None:
+def _prepared(config: EvalConfig) -> "Agent":
     from envhub.agents.session import prepare_agent
     from envhub.registry import spec as find_spec
 
     find_spec(config.env)
-    prepare_agent(config.model, config.engine, options=config.engine_options, parser=config.parser)
+    return prepare_agent(config.model, config.engine, options=config.engine_options, parser=config.parser)
 
 
 async def _evaluate(
-    config: EvalConfig, done: list[Rollout], writer: JsonlWriter, store: RolloutStore, say: Callable[[str], Any]
-) -> list[Rollout]:
+    config: EvalConfig, agent: "Agent | None", done: list[Rollout], writer: JsonlWriter, store: RolloutStore,
+    say: Callable[[str], Any],
+) -> list[Rollout]:  # fmt: skip
     from envhub.agents.engines import SamplingParams
     from envhub.agents.evaluation import EvalPlan, choose_tasks, evaluate, still_valid
     from envhub.agents.executors import Watchdog
-    from envhub.agents.session import prepare_agent, started
+    from envhub.agents.session import started
     from envhub.driver import Driver
     from envhub.registry import spec as find_spec
 
@@ -148,7 +151,7 @@ async def _evaluate(
         if finished % max(1, total // 10) == 0:
             say(f"{finished} of {total} rollouts")
 
-    agent = prepare_agent(config.model, config.engine, options=config.engine_options, parser=config.parser)
+    agent = agent or _prepared(config)
     say(f"starting engine {agent.engine.name}")
     async with started(agent), Watchdog():
         return await evaluate(agent.executor, plan, done=done, on_rollout=record)
