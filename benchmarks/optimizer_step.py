@@ -5,19 +5,21 @@ model's whole forward pass and without metrics. TRL's side is its GRPOTrainer's 
 micro-batch, without gradient checkpointing, then backward, clipping and its AdamW; neither sampling nor its loop is timed.
 The log-normal answers follow a prompt that their group shares, which ours computes once. Peak memory is measured in
 processes of their own: the most resident memory during a first step, and during two, over that before them, with as many
-tokens in a micro-batch on both sides.
+tokens in a micro-batch on both sides. On two cores the three comparisons take about four minutes each.
 
-    python -m benchmarks.optimizer_step [--model smollm2] [--rollouts 32] [--prompt 64] [--answer 64] [--rounds 2] [--json]
+    python -m benchmarks.optimizer_step [--only own shared ragged memory] [--model smollm2] [--rollouts 16] [--prompt 64]
+                                        [--answer 64] [--rounds 2] [--json]
 """
 
 import argparse
+import gc
 import random
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -110,15 +112,16 @@ def theirs(shape: Shape) -> Callable[[], float]:
 
     rollouts = shape.made()
     rows = build_rows(rollouts, ALGORITHM)
-    trainer = replaying_trainer(
-        shape.path, rollouts, Path(tempfile.mkdtemp()), loss_type="grpo", learning_rate=1e-6,
-        max_completion_length=int(rows.mask.sum(1).max()), per_device_train_batch_size=GROUP,
-        gradient_accumulation_steps=shape.rollouts // GROUP, gradient_checkpointing=False, max_steps=1,
-    )  # fmt: skip
-    trainer.create_optimizer()
-    model = trainer.model.train()
-    prompts = [{"prompt": rollout.group} for rollout in rollouts]
-    scored = trainer._generate_and_score_completions(prompts)
+    with tempfile.TemporaryDirectory() as output:
+        trainer = replaying_trainer(
+            shape.path, rollouts, Path(output), loss_type="grpo", learning_rate=1e-6,
+            max_completion_length=int(rows.mask.sum(1).max()), per_device_train_batch_size=GROUP,
+            gradient_accumulation_steps=shape.rollouts // GROUP, gradient_checkpointing=False, max_steps=1,
+        )  # fmt: skip
+        trainer.create_optimizer()
+        model = trainer.model.train()
+        prompts = [{"prompt": rollout.group} for rollout in rollouts]
+        scored = trainer._generate_and_score_completions(prompts)
     from trl.trainer.utils import split_tensor_dict
 
     prepared = split_tensor_dict(scored, shape.rollouts // GROUP)
@@ -172,6 +175,8 @@ def _resident(name: str) -> int:
 def compared(what: str, shape: Shape, other: str, bar: float, rounds: int) -> list[Row]:
     """Rows of tokens a second of ours and of the other side."""
     tokens = sum(len(rollout.trajectory.samples()[0].token_ids) for rollout in shape.made())
+    print(f"measuring {what}", file=sys.stderr, flush=True)
+    gc.collect()  # the models of the comparison before
     mine, its = ours(shape), SIDES[other](shape)
     mine(), its()
     first, second = abba(lambda: tokens / mine(), lambda: tokens / its(), rounds)
@@ -183,28 +188,44 @@ def compared(what: str, shape: Shape, other: str, bar: float, rounds: int) -> li
     ]
 
 
+def memory(shape: Shape, _: int) -> list[Row]:
+    """Rows of the most resident memory of both sides."""
+    print("measuring memory", file=sys.stderr, flush=True)
+    peaks, rows = {side: peak(side, shape) for side in ("ours", "trl")}, list[Row]()
+    for number, what in enumerate(("a first step", "two steps, with the moments of the first")):
+        rows += [Row(f"most memory of {what}: {side}", found[number], "MB") for side, found in peaks.items()]
+        against = peaks["ours"][number] / peaks["trl"][number]
+        rows.append(at_most(f"most memory of {what}: ours against trl", against, "ratio", 0.7))
+    return rows
+
+
+PARTS: dict[str, Callable[[Shape, int], list[Row]]] = {
+    "own": lambda shape, rounds: compared("prompts of their own", shape, "bare", 0.9, rounds),
+    "shared": lambda shape, rounds: compared(
+        "a prompt for each group", replace(shape, shared=True), "bare", 1.0, rounds
+    ),
+    "ragged": lambda shape, rounds: compared(
+        "log-normal answers", replace(shape, ragged=True, shared=True), "trl", 2.0, rounds
+    ),
+    "memory": memory,
+}
+
+
 def main() -> int:
     """Measure and print."""
     if "--peak" in sys.argv:
         return print_peak(*sys.argv[sys.argv.index("--peak") + 1 :])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS), help="parts to measure")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--rollouts", type=int, default=32, help="a multiple of 8")
+    parser.add_argument("--rollouts", type=int, default=16, help="a multiple of 8")
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--answer", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=2, help="of four measurements each: two pairs")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     sizes = given.model, given.rollouts, given.prompt, given.answer
-    plain, shared, ragged = Shape(*sizes), Shape(*sizes, shared=True), Shape(*sizes, ragged=True, shared=True)
-    rows = compared("prompts of their own", plain, "bare", 0.9, given.rounds)
-    rows += compared("a prompt for each group", shared, "bare", 1.0, given.rounds)
-    rows += compared("log-normal answers", ragged, "trl", 2.0, given.rounds)
-    peaks = {side: peak(side, shared) for side in ("ours", "trl")}
-    for number, what in enumerate(("a first step", "two steps, with the moments of the first")):
-        rows += [Row(f"most memory of {what}: {side}", found[number], "MB") for side, found in peaks.items()]
-        against = peaks["ours"][number] / peaks["trl"][number]
-        rows.append(at_most(f"most memory of {what}: ours against trl", against, "ratio", 0.7))
+    rows = [row for part in given.only for row in PARTS[part](Shape(*sizes), given.rounds)]
     return report("optimizer step", rows)
 
 

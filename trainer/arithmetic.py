@@ -1,6 +1,7 @@
 """Where models compute, and in which precision."""
 
 import contextlib
+import ctypes
 from typing import Any
 
 import torch
@@ -22,3 +23,14 @@ class Arithmetic:
         if self.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def give_back(self) -> None:
+        """Give the memory that a micro-batch has freed back to the system, where the allocator keeps it otherwise (glibc's).
+
+        What it keeps lies in pieces that the next micro-batch, of another shape, does not fit into.
+        """
+        if self.device.type == "cpu" and _TRIM is not None:
+            _TRIM(0)
+
+
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -79,6 +79,7 @@ class Critic:
             total += float(loss.detach())
             if clip is not None:
                 bound += float((((values - old).abs() > clip) * mask).sum())
+            self.arithmetic.give_back()
         norm, skipped = self.stepper.take(total)
         metrics = {
             "value_loss": total, "value_gradient_norm": norm, "value_clipped": bound / count,

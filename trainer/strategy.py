@@ -175,6 +175,8 @@ class TorchStrategy(Strategy):
             pick = [None if full is None else full[part.owner, :width].to(self.device) for full in (old, ref)]
             logprobs, entropy = self._forward(self._scorer, part, temperature, prefix, algorithm.entropy_coef != 0)
             self._part(part, algorithm, logprobs, entropy, pick[0], pick[1], sums)
+            del logprobs, entropy  # and their graph
+            self.arithmetic.give_back()
         tokens = max(1.0, sums.pop("tokens"))
         loss = sums.pop("loss")
         norm, skipped = self.stepper.take(loss)
