@@ -1,7 +1,7 @@
 """Open what plays: an engine, and for token engines its model's renderer and parser, behind one executor."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def prepare_agent(
     parser: str = "auto",
     executor: type[Executor] = MultiTurnExecutor,
 ) -> Agent:
-    """What `open_agent` starts: model and options are found to be good, and nothing runs. Raises UserError.
+    """What `started` starts: model and options are found to be good, and nothing runs. Raises UserError.
 
     `model` is `"scripted:POLICY"`, `"openai:NAME"`, or what `envhub.agents.models.resolve_model` takes (an alias such as
     `smollm2` or `tiny`, or a folder); `engine` says what runs weights (`auto`, `vllm`, `transformers` or a plugin's).
@@ -50,18 +50,6 @@ async def started(agent: Agent) -> AsyncIterator[Agent]:
         yield agent
     finally:
         await agent.engine.close()
-
-
-def open_agent(
-    model: str,
-    engine: str = "auto",
-    *,
-    options: Mapping[str, Any] | None = None,
-    parser: str = "auto",
-    executor: type[Executor] = MultiTurnExecutor,
-) -> AbstractAsyncContextManager[Agent]:
-    """`prepare_agent` and `started` in one."""
-    return started(prepare_agent(model, engine, options=options, parser=parser, executor=executor))
 
 
 def _assemble(

@@ -83,7 +83,7 @@ def returns(token_rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     Observation tokens are passed over: they neither reset nor discount, so inserting them changes nothing.
     """
     if gamma == 1.0:
-        return (token_rewards * mask).flip(1).cumsum(1).flip(1) * mask
+        return (token_rewards * mask).flip(1).cumsum_(1).flip(1).mul_(mask)
     return gae(token_rewards, torch.zeros_like(token_rewards), mask, gamma, 1.0)
 
 
@@ -93,6 +93,8 @@ def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0,
     delta_t = r_t + gamma·V_next - V_t, A_t = delta_t + gamma·lam·A_next, where next is the row's next action token. The
     critic's targets are A + V, of these unwhitened A.
     """
+    if gamma == lam == 1.0:
+        return returns(token_rewards, mask).addcmul_(values, mask, value=-1)
     blocks = [slice(start, start + _BLOCK) for start in range(0, max(1, len(mask)), _BLOCK)]
     return torch.cat([_gae(token_rewards[rows], values[rows], mask[rows].bool(), gamma, lam) for rows in blocks])
 
@@ -121,5 +123,5 @@ def whiten_tokens(
     out = advantages * mask
     if centre:
         out.addcmul_(mask, -out.sum() / count)
-    variance = out.square().sum() / ((count - 1).clamp(min=1) if unbiased else count)
+    variance = torch.linalg.vector_norm(out).square() / ((count - 1).clamp(min=1) if unbiased else count)
     return out.mul_(variance.clamp(min=epsilon).rsqrt())

@@ -2,11 +2,15 @@
 
 import contextlib
 import ctypes
+import os
 from typing import Any
 
 import torch
 
 from envhub.agents.engines.precision import choose_device, fast_dtype
+
+# Read by torch when it first takes memory: huge pages, of which a step touches 500 times fewer.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 class Arithmetic:

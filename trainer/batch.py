@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from envhub.rollout import Rollout
+from envhub.tasks import Task
 from envhub.trainer import advantages
 from envhub.trainer.algorithms import Algorithm
 from envhub.trajectory import SAMPLED, Segment
@@ -52,11 +53,12 @@ class Rows:
         """Rows without advantages, weights and values. By default each is a rollout and a group of its own, of one turn."""
         owner = torch.arange(len(token_ids)) if owner is None else owner
         rollout_groups = owner if rollout_groups is None else rollout_groups
-        empty = torch.zeros(1, 1).expand_as(mask)  # of no memory; it is replaced and never written to
+        # what is given no values takes no memory: it is replaced and never written to
+        empty = torch.zeros(1, 1).expand_as(mask)
         return cls(
             token_ids, mask, behaviour, advantages=empty, weights=empty, lengths=lengths, owner=owner,
             groups=rollout_groups[owner], rollout_groups=rollout_groups,
-            turns=torch.zeros_like(token_ids) if turns is None else turns, values=empty, returns=empty,
+            turns=torch.zeros(1, 1, dtype=torch.long).expand_as(token_ids) if turns is None else turns, values=empty, returns=empty,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -75,8 +77,14 @@ class Rows:
         """Some rows, cut to the longest of them."""
         index = torch.tensor(list(rows), dtype=torch.long)
         width = int(self.lengths[index].max())
-        changed = {name: getattr(self, name)[:, :width].index_select(0, index) for name in _BY_TOKEN}
+        changed = {name: _picked(getattr(self, name), index, width) for name in _BY_TOKEN}
         return replace(self, **changed, **{name: getattr(self, name)[index] for name in ("lengths", "owner", "groups")})
+
+
+def _picked(tensor: Tensor, index: Tensor, width: int) -> Tensor:
+    if tensor.stride() == (0, 0):  # one value for all
+        return tensor[:1, :1].expand(len(index), width)
+    return tensor[:, :width].index_select(0, index)
 
 
 _BY_TOKEN = ("token_ids", "mask", "behaviour", "advantages", "weights", "turns", "values", "returns")
@@ -112,7 +120,7 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
     total = int(counts.sum())
     ids = np.fromiter(chain.from_iterable(segment.token_ids for segment in segments), np.int64, total)
     trains = np.repeat(np.array(is_trained, np.float32), counts)
-    turns = np.repeat(np.array([segment.turn for segment in segments]) * sampled, counts)
+    turn_of = np.array([segment.turn for segment in segments]) * sampled
     behaviour = np.zeros(total, np.float32)
     known = np.repeat(sampled, counts)
     behaviour[known] = np.fromiter(
@@ -120,20 +128,20 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
     )
     ends = np.cumsum(counts)[np.cumsum(sizes) - 1]
     lengths = np.diff(ends, prepend=0)
-    flat = (ids, trains, behaviour, turns)
     there = np.arange(int(lengths.max())) < lengths[:, None]
-    token_ids, mask, logprobs, by_turn = (torch.from_numpy(_padded(values, there)) for values in flat)
+    token_ids, mask, logprobs = (_padded(values, there) for values in (ids, trains, behaviour))
+    turns = _padded(np.repeat(turn_of, counts), there) if turn_of.any() else None
     return Rows.bare(
         token_ids, mask, logprobs, torch.from_numpy(lengths), owner=torch.tensor(owners), rollout_groups=_group_numbers(rollouts),
-        turns=by_turn,
+        turns=turns,
     )  # fmt: skip
 
 
-def _padded(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+def _padded(values: np.ndarray, there: np.ndarray) -> Tensor:
     """`values` in their order where `there` is, 0 elsewhere."""
     out = np.zeros(there.shape, values.dtype)
     out[there] = values
-    return out
+    return torch.from_numpy(out)
 
 
 def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor | None = None) -> None:
@@ -193,16 +201,18 @@ def _less(values: Tensor, penalty: Tensor | None) -> Tensor:
 
 def _group_numbers(rollouts: Sequence[Rollout]) -> Tensor:
     """The number of each rollout's group, [rollouts]. Raises ValueError for a group of different tasks."""
-    tasks = {rollout.group: rollout.task for rollout in reversed(rollouts)}
+    found: dict[str, tuple[int, Task]] = {}
+    numbers = []
     for rollout in rollouts:
-        task, first = rollout.task, tasks[rollout.group]
-        if (task.id, task.index, task.seed) != (first.id, first.index, first.seed):
+        task = rollout.task
+        number, first = found.setdefault(rollout.group, (len(found), task))
+        if first is not task and (task.id, task.index, task.seed) != (first.id, first.index, first.seed):
             raise ValueError(
                 f"the rollouts of group {rollout.group!r} have different tasks ({first.id!r} and {task.id!r}), so their "
                 "rewards cannot be compared; name a group for each task"
             )
-    names = {group: number for number, group in enumerate(dict.fromkeys(rollout.group for rollout in rollouts))}
-    return torch.tensor([names[rollout.group] for rollout in rollouts])
+        numbers.append(number)
+    return torch.tensor(numbers)
 
 
 def partition(lengths: Tensor, token_budget: int) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Curves of one run or several, as a picture."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,9 @@ def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] 
             panel.legend(fontsize="small")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # of a font without the letters of a name
+            figure.savefig(path, dpi=130)
     except (OSError, ValueError) as problem:
         raise UserError(f"cannot draw {path}: {problem}") from problem
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from envhub.agents.engines import choose_engine
 from envhub.agents.engines.loading import load_tokenizer
 from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
-from envhub.agents.session import open_agent
+from envhub.agents.session import prepare_agent, started
 from envhub.errors import EnvhubError, UserError
 from envhub.records import RolloutStore, RunFolder, numbered_folder, taken_up
 from envhub.trainer import checkpoint, metrics, tracking
@@ -76,10 +76,8 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
                 async with tracking.tracked(
                     config.track, config.track_project, path, settings, progress, resumed=resume is not None
                 ) as trackers:
-                    await _train(
-                        config, planned, initial, reference, source, tokenizer, folder, store, saved, launcher, trackers,
-                        progress,
-                    )  # fmt: skip
+                    start = _Start(initial, reference, source, tokenizer, saved)
+                    await _train(config, planned, start, folder, store, launcher, trackers, progress)
         except asyncio.CancelledError:
             progress.tell(how_to_go_on(path, "train"))
             raise
@@ -108,39 +106,50 @@ class _LogFile(logging.FileHandler):
         """A log that cannot be written is no reason to print a traceback in the middle of a run."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a run begins with: the model it is of, the folder of its reference, and the checkpoint that it goes on with.
+
+    The weights are of `source`, which is that checkpoint where it has whole ones.
+    """
+
+    initial: ModelSource
+    reference: Path | None
+    source: ModelSource
+    tokenizer: Any
+    saved: checkpoint.Checkpoint | None
+
+
 async def _train(
-    config: TrainConfig, planned: Plan, initial: ModelSource, reference: Path | None, source: ModelSource, tokenizer: Any,
-    folder: RunFolder, store: RolloutStore, saved: checkpoint.Checkpoint | None, launcher: LocalLauncher,
+    config: TrainConfig, planned: Plan, start: _Start, folder: RunFolder, store: RolloutStore, launcher: LocalLauncher,
     trackers: tracking.Trackers, progress: Progress,
 ) -> None:  # fmt: skip
     torch.manual_seed(config.seed)
     engine = choose_engine(config.engine)
-    progress.say(f"model {initial.name}; starting engine {engine}")
-    async with open_agent(
-        str(source.path),
-        engine,
-        options=engine_options(config),
-        parser=config.parser,
+    progress.say(f"model {start.initial.name}; starting engine {engine}")
+    prepared = prepare_agent(
+        str(start.source.path), engine, options=engine_options(config), parser=config.parser,
         executor=EXECUTORS[config.executor],
-    ) as agent:
+    )  # fmt: skip
+    async with started(prepared) as agent:
         policy = Optimization.of(config, config.warm_start + config.steps * config.updates_per_step)
         rate = config.critic_learning_rate or 10 * config.learning_rate
         strategy = launcher.strategy(
-            source.path,
+            start.source.path,
             policy,
-            reference=reference,
+            reference=start.reference,
             critic=replace(policy, learning_rate=rate) if planned.algorithm.critic else None,
             device=config.device,
         )
         log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard, trackers=trackers)
         trainer = Trainer(
-            config, planned, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"), tokenizer,
+            config, planned, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"), start.tokenizer,
             folder, store, log, progress,
         )  # fmt: skip
-        if saved is None:
+        if start.saved is None:
             trainer.forget()
         else:
-            trainer.resume(saved)
+            trainer.resume(start.saved)
         try:
             with computing_with(trainer_threads(config)):
                 async with Watchdog():

@@ -27,8 +27,8 @@ _ROOM = 1000  # rows that wait for a slow tracker
 _STARTING, _CLOSING = 120.0, 60.0  # seconds
 
 
-class Place(BaseModel):
-    """Where a tracker shows a run: what a run that goes on is shown at again."""
+class Identity(BaseModel):
+    """By what a tracker knows a run: a run that goes on keeps it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,30 +46,30 @@ class Shown:
 
 
 class Service(Protocol):
-    """Begins, or goes on, to show a run: its place, its folder, its configuration."""
+    """Begins, or goes on, to show a run: its identity, its folder, its configuration."""
 
-    def __call__(self, place: Place, folder: Path, config: Mapping[str, Any]) -> Shown: ...
+    def __call__(self, known: Identity, folder: Path, config: Mapping[str, Any]) -> Shown: ...
 
 
-def _wandb(place: Place, folder: Path, config: Mapping[str, Any]) -> Shown:
+def _wandb(known: Identity, folder: Path, config: Mapping[str, Any]) -> Shown:
     wandb: Any = importlib.import_module("wandb")
     if wandb.setup().settings.mode in ("online", "shared") and not wandb.login(prompt=False, verify=False):
         raise UserError(
             "it has no key: run `wandb login`, or set WANDB_MODE=offline"
         )  # rather than be asked in a live view
     run = wandb.init(
-        project=place.project, id=place.id, name=folder.name, resume="allow", dir=str(folder), config=dict(config),
+        project=known.project, id=known.id, name=folder.name, resume="allow", dir=str(folder), config=dict(config),
         settings=wandb.Settings(console="off", silent=True),
     )  # fmt: skip
     at = str(run.dir) if run.offline else str(run.url)
     return Shown(at, lambda scalars, step: run.log(dict(scalars), step=step), lambda failed: run.finish(int(failed)))
 
 
-def _trackio(place: Place, folder: Path, config: Mapping[str, Any]) -> Shown:
+def _trackio(known: Identity, folder: Path, config: Mapping[str, Any]) -> Shown:
     trackio: Any = importlib.import_module("trackio")
-    name = f"{folder.name}-{place.id}"  # it knows a run by its name
-    run = trackio.init(project=place.project, name=name, resume="allow", config=dict(config), embed=False)
-    at = f"{name} of project {place.project}"
+    name = f"{folder.name}-{known.id}"  # it knows a run by its name
+    run = trackio.init(project=known.project, name=name, resume="allow", config=dict(config), embed=False)
+    at = f"{name} of project {known.project}"
     return Shown(at, lambda scalars, step: run.log(dict(scalars), step=step), lambda failed: run.finish())
 
 
@@ -192,8 +192,8 @@ async def tracked(
     trackers = Trackers()
     failed = True
     try:
-        for name, place in _places(folder, names, project).items():
-            tracker = Tracker(name, _beginning(name, place, folder, config), progress.warn)
+        for name, known in _identities(folder, names, project).items():
+            tracker = Tracker(name, _beginning(name, known, folder, config), progress.warn)
             try:
                 async with progress.during(lambda: f"starting the tracker {name}"):  # noqa: B023
                     await tracker.start()
@@ -212,30 +212,31 @@ async def tracked(
                 await tracker.close(failed=failed)
 
 
-def _beginning(name: str, place: Place, folder: Path, config: Mapping[str, Any]) -> Callable[[], Shown]:
-    return lambda: SERVICES[name](place, folder.resolve(), config)
+def _beginning(name: str, known: Identity, folder: Path, config: Mapping[str, Any]) -> Callable[[], Shown]:
+    return lambda: SERVICES[name](known, folder.resolve(), config)
 
 
-def _places(folder: Path, names: Sequence[str], project: str) -> dict[str, Place]:
-    """The place of each tracker: the one that the folder keeps, or a new one, which it keeps from now on. Raises UserError."""
+def _identities(folder: Path, names: Sequence[str], project: str) -> dict[str, Identity]:
+    """By what each tracker knows the run: what the folder keeps, or new, which it keeps from now on. Raises UserError."""
     if not names:
         return {}
     file = folder / FILE
     try:
-        kept = {name: Place.model_validate(value) for name, value in (read_json(file) if file.exists() else {}).items()}
+        kept = {
+            name: Identity.model_validate(value) for name, value in (read_json(file) if file.exists() else {}).items()
+        }
     except ValidationError as problem:
         first = problem.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "a place"
+        where = ".".join(map(str, first["loc"])) or "an entry"
         raise UserError(
             f"{file} is damaged: {where}: {first['msg']}; remove it to let the trackers show a new run"
         ) from None
-    places = {}
+    chosen = {}
     for name in names:
         old = kept.get(name)
-        places[name] = (
-            old if old is not None and old.project == project else Place(project=project, id=uuid.uuid4().hex[:8])
-        )
-    if (all_places := kept | places) != kept:
-        values = {name: place.model_dump() for name, place in all_places.items()}
-        write_atomically(file, dumps(values, indent=2))
-    return places
+        if old is None or old.project != project:
+            old = Identity(project=project, id=uuid.uuid4().hex[:8])
+        chosen[name] = old
+    if (known := kept | chosen) != kept:
+        write_atomically(file, dumps({name: identity.model_dump() for name, identity in known.items()}, indent=2))
+    return chosen

@@ -102,20 +102,24 @@ class Batch:
         return ended
 
     def _prefill(self, new: list[Sequence]) -> None:
-        new = sorted(new, key=lambda item: len(item.token_ids))
-        while new:
-            count = len(new)
-            while count > 1 and count * len(new[count - 1].token_ids) > _PREFILL_TOKENS:
+        """Read what these sequences begin with; what several begin with alike is read once."""
+        alike: dict[tuple[int, ...], list[Sequence]] = {}
+        for item in new:
+            alike.setdefault(tuple(item.token_ids), []).append(item)
+        prompts = sorted(alike, key=len)
+        while prompts:
+            count = len(prompts)
+            while count > 1 and count * len(prompts[count - 1]) > _PREFILL_TOKENS:
                 count -= 1
-            self._prefill_together(new[:count])
-            new = new[count:]
+            self._prefill_together(prompts[:count], [alike[prompt] for prompt in prompts[:count]])
+            prompts = prompts[count:]
 
-    def _prefill_together(self, new: list[Sequence]) -> None:
-        ids = [item.token_ids for item in new]
-        width, device = max(map(len, ids)), self.module.device
-        padded = torch.zeros(len(ids), width, dtype=torch.long, device=device)
+    def _prefill_together(self, prompts: list[tuple[int, ...]], sequences: list[list[Sequence]]) -> None:
+        """Read prompts in one batch; each is that of some sequences, a row each."""
+        width, device = max(map(len, prompts)), self.module.device
+        padded = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
         mask = torch.zeros_like(padded)
-        for row, tokens in enumerate(ids):
+        for row, tokens in enumerate(prompts):
             padded[row, width - len(tokens) :] = torch.tensor(tokens, device=device)
             mask[row, width - len(tokens) :] = 1
         cache = DynamicCache()
@@ -123,10 +127,14 @@ class Batch:
             input_ids=padded, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0),
             past_key_values=cache, use_cache=True, logits_to_keep=1,
         )  # fmt: skip
-        layers = _layers(cache)
-        logits = out.logits[:, -1].float()
+        counts = torch.tensor([len(items) for items in sequences], device=device)
+        layers = [
+            (keys.repeat_interleave(counts, 0), values.repeat_interleave(counts, 0)) for keys, values in _layers(cache)
+        ]
+        logits = out.logits[:, -1].float().repeat_interleave(counts, 0)
+        new = [item for items in sequences for item in items]
         if self._logits is None or not self._rows:
-            self._rows, self._cache, self._logits = list(new), layers, logits
+            self._rows, self._cache, self._logits = new, layers, logits
             return
         width = max(width, self._cache[0][0].shape[2])
         self._cache = [

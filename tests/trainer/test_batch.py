@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envhub.agents.executors import Executor, MultiTurnExecutor, RolloutPool, SingleTurnExecutor
-from envhub.agents.session import open_agent
+from envhub.agents.session import prepare_agent, started
 from envhub.limits import Limits
 from envhub.registry import spec
 from envhub.rollout import Rollout
@@ -155,7 +155,7 @@ def test_a_step_makes_rewarded_tokens_likelier(tiny_path, make_rollout):
 
 async def played(executor: type[Executor], tiny_path) -> list[Rollout]:
     """What an executor makes of the same task, with rewards of the rollouts' numbers."""
-    async with open_agent(str(tiny_path), "transformers", options={"seed": 0}, executor=executor) as agent:
+    async with started(prepare_agent(str(tiny_path), "transformers", options={"seed": 0}, executor=executor)) as agent:
         pool = RolloutPool(
             agent.executor, spec("guess_number"), config={"guesses": 1}, limits=Limits(max_turns=1, max_turn_tokens=4),
         )  # fmt: skip

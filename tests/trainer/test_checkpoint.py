@@ -14,7 +14,7 @@ import torch
 from transformers import AutoTokenizer
 
 from envhub.agents.engines import checkpoints
-from envhub.agents.session import open_agent
+from envhub.agents.session import prepare_agent, started
 from envhub.errors import UserError
 from envhub.ledger import Ledger
 from envhub.trainer import checkpoint
@@ -300,7 +300,7 @@ async def test_weights_with_a_damaged_header_are_refused_by_engine_and_trainer(
     file.write_bytes(with_header({**header, name: {**header[name], **change}}, data))
 
     with pytest.raises(UserError, match=f"step-000012/model/model.safetensors is damaged.*{said}.*step-000003"):
-        async with open_agent(str(saved.path), "transformers"):
+        async with started(prepare_agent(str(saved.path), "transformers")):
             pass
     refused(
         saved, "model/model.safetensors", lambda: TorchStrategy(saved.model, Optimization(), device="cpu"), "damaged"
@@ -314,7 +314,7 @@ async def test_weights_that_lack_a_tensor_are_refused_not_made_up(saved: checkpo
     header[f"{name}x"] = header.pop(name)
     file.write_bytes(with_header(header, data))
     with pytest.raises(UserError, match=f"step-000012/model: its weights lack 1 tensors, such as '{name}'"):
-        async with open_agent(str(saved.path), "transformers"):
+        async with started(prepare_agent(str(saved.path), "transformers")):
             pass
     with pytest.raises(UserError, match="lack 1 tensors.*use the earlier checkpoint .*step-000003"):
         TorchStrategy(saved.model, Optimization(), device="cpu")

@@ -26,6 +26,8 @@ from envhub.trainer.report import compared, curve, final_report, samples
 from envhub.trainer.run import train
 from envhub.trainer.text import chart
 
+from .test_metrics import documented, numbers_of
+
 OTHERS = '''
 class Consonants(Letters):
     """Write anything but vowels."""
@@ -305,11 +307,4 @@ def test_a_curve_of_several_lines():
 def test_every_number_of_a_run_is_in_the_reference(tmp_path: Path, source: Path):
     of_all = {"algo": "ppo", "kl_coef": 0.01, "kl_target": 0.1, "steps": 1, "eval_every": 1, "save_every": 1}
     run(tmp_path / "run", values(source, **of_all))
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    parts = dict(part.split("`", 2)[1:] for part in page.split("## Kind ")[1:])
-    rows = read_metrics(tmp_path / "run")
-    for kind in ("train", "eval"):
-        lines = [line.split("|")[1] for line in parts[kind].splitlines() if line.startswith("| `")]
-        told = [name.strip().strip("`") for line in lines for name in line.split(",")]
-        found = {name for item in rows if item["kind"] == kind for name in item} - {"step", "kind"}
-        assert set(told) == found and len(told) == len(found)
+    assert numbers_of(tmp_path / "run", "train", "eval") == documented("train", "eval")

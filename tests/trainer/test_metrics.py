@@ -21,6 +21,26 @@ def row(step: object) -> str:
     return json.dumps({"step": step, **ROW})
 
 
+def documented(*kinds: str) -> dict[str, list[str]]:
+    """The numbers of rows of these kinds that the reference has, sorted."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    parts = dict(part.split("`", 2)[1:] for part in page.split("## Kind ")[1:])
+    cells = {
+        kind: [line.split("|")[1] for line in parts[kind].splitlines() if line.startswith("| `")] for kind in kinds
+    }
+    return {
+        kind: sorted(name.strip(" `") for cell in found for name in cell.split(",")) for kind, found in cells.items()
+    }
+
+
+def numbers_of(run: Path, *kinds: str) -> dict[str, list[str]]:
+    """The numbers that a run's rows of these kinds have, sorted."""
+    rows = read_metrics(run)
+    return {
+        kind: sorted({name for row in rows if row["kind"] == kind for name in row} - {"step", "kind"}) for kind in kinds
+    }
+
+
 def test_what_is_written_is_read(tmp_path: Path):
     log = MetricsLog(tmp_path, tensorboard=False)
     log.write(1, "train", {"reward": float("nan"), "passed": 0.5, "note": "café\u2028"})

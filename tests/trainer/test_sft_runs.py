@@ -22,6 +22,7 @@ from envhub.trainer.progress import Progress
 from envhub.trainer.sft.config import SftConfig, resolve
 from envhub.trainer.sft.run import fine_tune, saved_run
 
+from .test_metrics import documented, numbers_of
 from .test_plotting import texts
 
 BASE = {"model": "tiny", "tensorboard": False, "learning_rate": 3e-3}
@@ -279,9 +280,4 @@ def test_without_held_out_samples_only_the_nll_is_drawn(tmp_path: Path):
 
 @pytest.mark.slow
 def test_every_number_of_a_run_is_in_the_reference(finished: Path):
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    parts = dict(part.split("`", 2)[1:] for part in page.split("## Kind ")[1:])
-    for kind in ("sft", "held_out"):
-        told = [line.split("`")[1] for line in parts[kind].splitlines() if line.startswith("| `")]
-        row = next(row for row in read_metrics(finished) if row["kind"] == kind)
-        assert sorted(told) == sorted(row.keys() - {"step", "kind"})
+    assert numbers_of(finished, "sft", "held_out") == documented("sft", "held_out")

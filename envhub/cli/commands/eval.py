@@ -1,5 +1,6 @@
 """`envhub eval`."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from envhub.agents.session import Agent
 
 _MOST_ROLLOUTS = 1_000_000
+_SILENT = 10.0  # seconds at least between two lines that say how far it is
 
 
 class EvalConfig(BaseModel):
@@ -141,14 +143,15 @@ async def _evaluate(
     size = driver.tasks.size(config.split)
     where = "" if size is None else f" (of {size} in split {config.split}{f'; {others}' if others else ''})"
     say(f"evaluating {config.model} on {found.id}: {len(tasks)} tasks x {config.samples}{where}")
-    finished = len(kept)
+    finished, told = len(kept), time.monotonic()
 
     def record(rollout: Rollout) -> None:
-        nonlocal finished
+        nonlocal finished, told
         finished += 1
         writer.write(rollout.to_dict())
         store.add(rollout, phase="eval")
-        if finished % max(1, total // 10) == 0:
+        if time.monotonic() - told >= _SILENT:
+            told = time.monotonic()
             say(f"{finished} of {total} rollouts")
 
     agent = agent or _prepared(config)

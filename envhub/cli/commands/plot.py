@@ -27,6 +27,7 @@ def command(runs: tuple[Path, ...], metric: tuple[str, ...], output: Path | None
     require_packages("envhub plot", "matplotlib")
     from envhub.trainer.metrics import read_metrics
     from envhub.trainer.plotting import numbers, plot, usual
+    from envhub.trainer.text import printable
 
     names = [str(run) for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -34,7 +35,7 @@ def command(runs: tuple[Path, ...], metric: tuple[str, ...], output: Path | None
         raise UserError(f"{twice} is given twice; give each run once")
     read = {str(run): read_metrics(run) for run in runs}
     if lists:
-        click.echo("\n".join(numbers([row for rows in read.values() for row in rows])))
+        click.echo("\n".join(map(printable, numbers([row for rows in read.values() for row in rows]))))
         return
     empty = next((name for name, rows in read.items() if not rows), None)
     if empty is not None:

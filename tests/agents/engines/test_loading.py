@@ -13,7 +13,7 @@ import transformers
 from envhub.agents.engines import checkpoints
 from envhub.agents.engines.loading import load_causal_model, load_tokenizer
 from envhub.agents.models import resolve_model
-from envhub.agents.session import open_agent
+from envhub.agents.session import prepare_agent, started
 from envhub.errors import UserError
 
 
@@ -125,7 +125,7 @@ async def test_a_damaged_tokenizer_is_named_with_the_earlier_checkpoint(
         with pytest.raises(
             UserError, match=rf"{file} (is|does) .*use the earlier checkpoint {later.parent}/step-000003$"
         ):
-            async with open_agent(str(folder), "transformers"):
+            async with started(prepare_agent(str(folder), "transformers")):
                 pass
     shutil.rmtree(later.parent / "step-000003")
     with pytest.raises(UserError, match=rf"{file} is damaged: .*; copy or save it again$"):
@@ -136,7 +136,7 @@ async def test_a_damaged_tokenizer_is_named_with_the_earlier_checkpoint(
 async def test_a_tokenizer_with_damaged_settings_comes_with_the_remedy(later: Path, text: str) -> None:
     (later / "model" / "tokenizer_config.json").write_text(text)
     with pytest.raises(UserError, match="its tokenizer does not load: .*use the earlier checkpoint .*step-000003$"):
-        async with open_agent(str(later), "transformers"):
+        async with started(prepare_agent(str(later), "transformers")):
             pass
 
 

@@ -13,7 +13,7 @@ from envhub import Limits
 from envhub.agents.engines import Engine, Request, SamplingParams, WeightUpdate, make_engine
 from envhub.agents.engines.precision import choose_device, fast_dtype
 from envhub.agents.models import resolve_model
-from envhub.agents.session import open_agent
+from envhub.agents.session import prepare_agent, started
 from envhub.driver import Driver
 from envhub.errors import ConfigError, EngineFault, UserError
 from envhub.specs import EnvironmentSpec
@@ -202,7 +202,7 @@ async def test_an_unknown_option_comes_with_a_suggestion() -> None:
 async def test_an_opened_agent_and_the_trainer_agree(write_environment: Callable[..., EnvironmentSpec]) -> None:
     spec = write_environment(TWO_TURNS, "TwoTurns")
     task = Driver(spec).tasks.get("train", 0)
-    async with open_agent("tiny", engine="transformers", options={"dtype": "float32"}) as agent:
+    async with started(prepare_agent("tiny", engine="transformers", options={"dtype": "float32"})) as agent:
         rollout = await agent.executor.run(spec, task, limits=Limits(max_turn_tokens=24), group="g")
     with torch.no_grad():
         assert_trainer_agrees(Reference(), [rollout])
