@@ -42,6 +42,30 @@ async def test_every_case_of_our_own_has_its_verdict():
     assert not wrong
 
 
+_DIGITS = st.integers(0, 1000).map(str)
+_PLAIN = st.one_of(
+    _DIGITS,
+    st.tuples(_DIGITS, _DIGITS).map("/".join),
+    st.tuples(_DIGITS, _DIGITS).map("{0[0]}.{0[1]}".format),
+    st.tuples(_DIGITS, _DIGITS).map(r"\frac{{{0[0]}}}{{{0[1]}}}".format),
+    st.sampled_from(["0.3333", "0.33333333333333", "0.1", "1/3", "2.50", "5/2", "2.5"]),
+)
+_SIGNED = st.tuples(st.sampled_from(["", "-", "+"]), _PLAIN).map("".join)
+
+
+@given(_SIGNED, _SIGNED, st.sampled_from([Policy(), Policy(decimals="half_unit"), Policy(long_decimal=4)]))
+def test_a_plain_number_has_the_verdict_that_its_parse_has(answer: str, gold: str, policy: Policy):
+    try:
+        known = typed(gold)
+    except DataError:  # divided by zero
+        return
+    at_once = asyncio.run(judge(answer, known, policy))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(math_verify, "_of_plain", lambda *_: None)
+        parsed = asyncio.run(judge(answer, known, policy))
+    assert at_once.verdict is parsed.verdict, (at_once, parsed)
+
+
 @pytest.mark.parametrize(
     ("policy", "text", "gold"),
     [
