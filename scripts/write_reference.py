@@ -19,10 +19,17 @@ def cli() -> str:
     ]
     for name in COMMANDS:
         command = load_command(name)
-        context = click.Context(command, info_name=f"envhub {name}", max_content_width=110, terminal_width=110)
-        context.help_option_names = ["-h", "--help"]
-        parts.append(f"## envhub {name}\n\n```text\n{command.get_help(context).strip()}\n```\n")
+        parts.append(help_of(f"envhub {name}", command))
+        if isinstance(command, click.Group):
+            parts += [help_of(f"envhub {name} {part}", inner) for part, inner in command.commands.items()]
     return "\n".join(parts)
+
+
+def help_of(name: str, command: click.Command) -> str:
+    """The section of one command."""
+    context = click.Context(command, info_name=name, max_content_width=110, terminal_width=110)
+    context.help_option_names = ["-h", "--help"]
+    return f"## {name}\n\n```text\n{command.get_help(context).strip()}\n```\n"
 
 
 def configuration() -> str:

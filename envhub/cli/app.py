@@ -28,6 +28,7 @@ COMMANDS = {
     "merge": "Merge a trained adapter into its base model.",
     "plot": "Draw the curves of training runs.",
     "replay": "Run recorded rollouts again and report the first difference.",
+    "sandbox": "Run a file as a submission, or remove what killed sandboxes left.",
     "doctor": "Examine this installation and say how to repair it.",
 }
 

@@ -188,7 +188,10 @@ def check_sandbox() -> list[Finding]:
 
     from envhub.sandbox import TIERS, default_sandbox
 
-    used = default_sandbox().tier
+    try:
+        used = default_sandbox().tier  # the best there is, or the one that ENVHUB_SANDBOX names
+    except EnvironmentFault as problem:
+        return [Finding("sandbox", "fail", str(problem), "run submissions on Linux")]
     return [asyncio.run(_examine_tier(tier, used)) for tier in sorted(TIERS, key=lambda tier: tier != used)]
 
 
@@ -199,7 +202,7 @@ async def _examine_tier(tier: str, used: str) -> Finding:
     try:
         await sandbox.start()
     except EnvironmentFault as problem:
-        remedy = "choose another tier: ENVHUB_SANDBOX=process" if tier == used else ""
+        remedy = "choose another tier: ENVHUB_SANDBOX=auto takes the best there is" if tier == used else ""
         return Finding("sandbox", "fail" if tier == used else "ok", f"{name}: not on this machine: {problem}", remedy)
     try:
         probes = await sandbox.self_test()

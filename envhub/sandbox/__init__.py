@@ -1,9 +1,10 @@
 """Sandboxes: run a model's code under limits, and grade it without trusting it."""
 
+import functools
 import os
 import threading
 
-from envhub.errors import UserError, did_you_mean
+from envhub.errors import EnvironmentFault, UserError, did_you_mean
 from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
 from envhub.sandbox.grading import (
     Failure,
@@ -22,6 +23,7 @@ TIERS: dict[str, type[ProcessSandbox]] = {"slot": SlotSandbox, "process": Proces
 """The kinds of sandbox, the one that promises most first."""
 
 __all__ = [
+    "AUTO",
     "TIERS",
     "CallResult",
     "ExecResult",
@@ -33,6 +35,7 @@ __all__ = [
     "Sandbox",
     "SandboxLimits",
     "SlotSandbox",
+    "best_tier",
     "default_sandbox",
     "grade_by_tests",
     "grade_function",
@@ -48,21 +51,54 @@ _lock = threading.Lock()
 _shared: Sandbox | None = None
 
 
-def make_sandbox(tier: str = "process", concurrency: int | None = None) -> Sandbox:
-    """A sandbox of the named tier, for so many submissions at once. Raises `UserError` for a tier that does not exist."""
-    if tier not in TIERS:
-        known = ", ".join(sorted(TIERS))
-        raise UserError(f"no sandbox tier named {tier!r}{did_you_mean(tier, TIERS)} (tiers: {known})")
-    return TIERS[tier](concurrency)
+AUTO = "auto"
+"""In the place of a tier: the one that promises most of those that this machine offers."""
+
+
+def make_sandbox(tier: str = AUTO, concurrency: int | None = None) -> Sandbox:
+    """A sandbox of the named tier, for so many submissions at once.
+
+    Raises `UserError` for a tier that does not exist, `EnvironmentFault` where the machine offers none.
+    """
+    return TIERS[best_tier() if tier == AUTO else _known(tier)](concurrency)
+
+
+@functools.cache
+def best_tier() -> str:
+    """The tier that promises most of those that this machine offers. Raises `EnvironmentFault` where there is none."""
+    missing = {}
+    for name, kind in TIERS.items():
+        if not (said := kind.missing()):
+            return name
+        missing[name] = said
+    raise EnvironmentFault("; ".join(f"the {name} sandbox {said}" for name, said in missing.items()))
 
 
 def default_sandbox() -> Sandbox:
-    """The sandbox that everything in this process shares, of the tier that ENVHUB_SANDBOX names; made on first use.
+    """The sandbox that everything in this process shares, made on first use.
 
-    Raises `UserError` for a tier that does not exist.
+    ENVHUB_SANDBOX names its tier (the default is `auto`); one that promises less than the tier that
+    ENVHUB_SANDBOX_MINIMUM names is refused. Raises `UserError` for that and for a tier that does not exist.
     """
     global _shared
     with _lock:
         if _shared is None:
-            _shared = make_sandbox(os.environ.get("ENVHUB_SANDBOX") or "process")
+            made = make_sandbox(os.environ.get("ENVHUB_SANDBOX") or AUTO)
+            _refuse_less(made.tier, os.environ.get("ENVHUB_SANDBOX_MINIMUM") or "")
+            _shared = made
         return _shared
+
+
+def _refuse_less(tier: str, minimum: str) -> None:
+    order = list(TIERS)
+    if minimum and order.index(tier) > order.index(_known(minimum)):
+        missing = TIERS[minimum].missing()
+        why = f"the {minimum} sandbox {missing}" if missing else f"ENVHUB_SANDBOX asks for {tier}"
+        raise UserError(f"the sandbox tier {tier} promises less than ENVHUB_SANDBOX_MINIMUM={minimum}: {why}")
+
+
+def _known(tier: str) -> str:
+    if tier not in TIERS:
+        known = ", ".join(sorted(TIERS))
+        raise UserError(f"no sandbox tier named {tier!r}{did_you_mean(tier, TIERS)} (tiers: {known}, or auto)")
+    return tier

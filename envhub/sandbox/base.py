@@ -10,24 +10,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class SandboxLimits(BaseModel):
-    """Limits of one submission. Wall and CPU time cover loading and all of its calls together.
+    """Limits of one submission. Wall and CPU time cover loading and all of its calls together."""
 
-    `memory_mb` is address space for each process; `file_mb` bounds one file, `disk_mb` all files together;
-    `output_kb` bounds stdout and stderr separately, `result_kb` one returned value, `source_kb` the submission.
-    """
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    wall_seconds: float = Field(default=10.0, gt=0)
-    cpu_seconds: int = Field(default=5, ge=1)
-    memory_mb: int = Field(default=1024, ge=64)
-    processes: int = Field(default=16, ge=1)
-    file_mb: int = Field(default=10, ge=0)
-    disk_mb: int = Field(default=64, ge=1)
-    open_files: int = Field(default=64, ge=16)
-    output_kb: int = Field(default=1024, ge=1)
-    result_kb: int = Field(default=1024, ge=1)
-    source_kb: int = Field(default=256, ge=1)
+    wall_seconds: float = Field(10.0, gt=0, description="seconds in all")
+    cpu_seconds: int = Field(5, ge=1, description="seconds of CPU time of each process")
+    memory_mb: int = Field(1024, ge=64, description="address space of each process, in MB")
+    total_mb: int = Field(
+        512, ge=16, description="memory of all processes and files in memory together, in MB, where cgroups bound it"
+    )
+    processes: int = Field(16, ge=1, description="processes and threads at one time")
+    file_mb: int = Field(10, ge=0, description="size of one file, in MB")
+    disk_mb: int = Field(64, ge=1, description="size of all files together, in MB")
+    open_files: int = Field(64, ge=16, description="files that a process has open at one time")
+    output_kb: int = Field(1024, ge=1, description="what it prints to stdout, and to stderr, in kB")
+    result_kb: int = Field(1024, ge=1, description="size of one returned value, in kB")
+    source_kb: int = Field(256, ge=1, description="size of the submission, in kB")
 
 
 class RunOutcome(str, Enum):

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from envhub.errors import EnvironmentFault
-from envhub.sandbox import landlock
+from envhub.sandbox import landlock, leases
 from envhub.sandbox.base import CallResult, RunOutcome, SandboxLimits
+from envhub.sandbox.cgroups import Slot, Slots
 from envhub.sandbox.places import own_rules, shared_ruleset
 from envhub.sandbox.seccomp import build_filter
 from envhub.sandbox.wire import TooLargeError, decode, frame
 
 _SCRIPT = Path(__file__).with_name("child.py")
 _CLEANUP_SECONDS = 60.0
+FOLDERS = "envhub-sandbox"  # how the names of working directories begin
 _FIRST_UID, SLOTS = 61_000, 512
+_OWN_PROCESSES = 2  # of a box's cgroup beside those that a submission may have: RLIMIT_NPROC is to speak first
 _SIGXCPU, _SIGKILL = 24, 9
 _CHILD_OUTCOMES = {outcome.value: outcome for outcome in RunOutcome if outcome is not RunOutcome.ok}
 
@@ -103,7 +106,18 @@ def memory_file(name: str, data: bytes) -> int:
 
 def _make_directory() -> str:
     """A new working directory, named without links."""
-    return os.path.realpath(tempfile.mkdtemp(prefix="envhub-sandbox-"))
+    return os.path.realpath(tempfile.mkdtemp(prefix=f"{FOLDERS}-{leases.label()}-"))
+
+
+async def _readable(fd: int, seconds: float) -> None:
+    """Wait until a descriptor can be read, or for so long."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(fd, lambda: None if waiting.done() else waiting.set_result(None))
+    try:
+        await asyncio.wait([waiting], timeout=seconds)
+    finally:
+        loop.remove_reader(fd)
 
 
 def _own_threads() -> int:
@@ -119,8 +133,10 @@ def _own_threads() -> int:
 class Box:
     """One supervisor with its worker. Everything it made is gone when `finish` has returned, also after an error."""
 
-    def __init__(self, limits: SandboxLimits) -> None:
+    def __init__(self, limits: SandboxLimits, slots: Slots) -> None:
         self.limits = limits
+        self._slots = slots
+        self._slot: Slot | None = None
         self.overflow = False
         self.status: dict[str, Any] = {}
         self.stdout = bytearray()
@@ -129,6 +145,7 @@ class Box:
         self._directory: str | None = None
         self._claim: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._life = -1  # a descriptor that can be read when all of it is gone
         self._sockets: list[socket.socket] = []
         self._pipes: list[BinaryIO] = []
         self._transports: list[asyncio.BaseTransport] = []
@@ -145,6 +162,9 @@ class Box:
         uid = None
         if os.geteuid() == 0:
             uid, self._claim = _claim_user()
+            if self._slots:
+                self._slot = self._slots.take(uid)
+                self._slot.bound(self.limits.total_mb, self.limits.processes + _OWN_PROCESSES)
         confinement = self._make_place(uid)
         control, control_far = socket.socketpair()
         self._sockets += [control, control_far]
@@ -191,7 +211,7 @@ class Box:
         version = landlock.abi()
         shared = shared_ruleset(version, os.path.dirname(self._directory)) if version else -1
         with self._far_ends(control, channel, stdin) as (given, out, err):
-            fds = (control.fileno(), channel.fileno(), shared)
+            fds = (control.fileno(), channel.fileno(), shared, *self._joins())
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-X", "utf8", str(_SCRIPT), *map(str, fds)],
                 stdin=given,
@@ -202,6 +222,11 @@ class Box:
                 cwd=self._directory,
                 start_new_session=True,
             )
+        self._life = os.pidfd_open(self._process.pid)
+
+    def _joins(self) -> list[int]:
+        """The descriptors by which the far side joins its cgroups."""
+        return [] if self._slot is None else self._slot.joins
 
     @contextlib.contextmanager
     def _far_ends(self, control: socket.socket, channel: socket.socket, stdin: bytes) -> Iterator[tuple[int, int, int]]:
@@ -279,6 +304,8 @@ class Box:
         code, cpu = self.status["code"], self.status["cpu"]
         if self.overflow:
             return RunOutcome.output_limit, f"printed more than {self.limits.output_kb} kB"
+        if code == -_SIGKILL and self._slot is not None and self._slot.out_of_memory():
+            return RunOutcome.memory, f"all of its processes took more than {self.limits.total_mb} MB"
         if self.status["reason"] == "disk":
             return RunOutcome.output_limit, f"wrote more than {self.limits.disk_mb} MB, or too many files"
         if code == -_SIGXCPU or (code == -_SIGKILL and cpu >= self.limits.cpu_seconds):
@@ -304,7 +331,7 @@ class Box:
             deadline = time.monotonic() + _CLEANUP_SECONDS
             while not self._is_gone():
                 try:
-                    await asyncio.sleep(0.002)
+                    await _readable(self._life, 1.0)
                 except asyncio.CancelledError as error:
                     cancelled = error
                 if time.monotonic() > deadline:
@@ -318,7 +345,7 @@ class Box:
             raise cancelled
 
     def _is_started(self) -> bool:
-        return self._process is not None
+        return self._life >= 0
 
     def _is_gone(self) -> bool:
         return self._process is None or self._process.poll() is not None
@@ -342,6 +369,9 @@ class Box:
         self._abandon()
         for pipe in self._pipes:
             pipe.close()
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
         if self._directory is not None and os.path.exists(self._directory):
             shutil.rmtree(self._directory, ignore_errors=True)
         if self._claim is not None:

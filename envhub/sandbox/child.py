@@ -73,7 +73,12 @@ def _limit(kind: int, soft: int, hard: "int | None" = None) -> None:
     resource.setrlimit(kind, (min(soft, ceiling), ceiling))
 
 
-def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, int]", shared: int) -> None:
+def _confine(
+    config: "dict[str, object]", supervisor: int, handles: "dict[str, int]", shared: int, groups: "tuple[int, ...]"
+) -> None:
+    for group in groups:
+        os.write(group, b"0")
+        os.close(group)
     limits, uid, directory = config["limits"], config["uid"], config["directory"]
     assert isinstance(limits, dict) and isinstance(directory, str)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -107,10 +112,12 @@ def _confine(config: "dict[str, object]", supervisor: int, handles: "dict[str, i
 
 
 def work(
-    config: "dict[str, object]", channel: int, gate: int, supervisor: int, handles: "dict[str, int]", shared: int
-) -> None:
+    config: "dict[str, object]", channel: int, gate: int, supervisor: int, handles: "dict[str, int]", shared: int,
+    groups: "tuple[int, ...]" = (),
+) -> None:  # fmt: skip
+    """Confine this process, which joins its cgroups by the descriptors `groups`, and run what the configuration says."""
     try:
-        _confine(config, supervisor, handles, shared)
+        _confine(config, supervisor, handles, shared, groups)
         limits = config["limits"]
         assert isinstance(limits, dict)
         source, entry, budget = str(config["source"]), config["entry"], int(limits["result_kb"]) << 10
@@ -199,8 +206,11 @@ def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
             return "disk"
 
 
-def _supervise(control: int, channel: int, shared: int) -> None:
-    """`shared` is the ruleset that all submissions are held to, beside one of their own; -1 without Landlock."""
+def _supervise(control: int, channel: int, shared: int, *groups: int) -> None:
+    """`shared` is the ruleset that all submissions are held to, beside one of their own; -1 without Landlock.
+
+    The worker joins its cgroups by the descriptors `groups`.
+    """
     config = receive(control)
     limits, directory, uid = config["limits"], str(config["directory"]), config["uid"]
     assert isinstance(limits, dict) and (uid is None or isinstance(uid, int))
@@ -214,13 +224,13 @@ def _supervise(control: int, channel: int, shared: int) -> None:
     if worker == 0:
         os.close(control)
         os.close(gate)
-        return work(config, channel, gate_end, supervisor, handles, shared)
+        return work(config, channel, gate_end, supervisor, handles, shared, groups)
     reason, code, cpu = "ended", 0, 0.0
     try:
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        for fd in (channel, gate_end, *handles.values()):
+        for fd in (channel, gate_end, *handles.values(), *groups):
             os.close(fd)
         problem = os.read(gate, 4096).decode("utf-8", "replace")
         send(control, {"fault": problem} if problem else {"started": True})

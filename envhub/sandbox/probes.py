@@ -6,6 +6,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from envhub.errors import EnvironmentFault
 from envhub.sandbox import landlock
 from envhub.sandbox.base import Probe, RunOutcome, Sandbox, SandboxLimits
 
@@ -29,14 +30,26 @@ _ATTEMPTS = {
     "parent's memory unreadable": f"open('/proc/{os.getpid()}/mem', 'rb')",
     "parent's environment unreadable": f"open('/proc/{os.getpid()}/environ', 'rb')",
     "parent out of reach of signals": f"import os; os.kill({os.getpid()}, 0)",
-    "process limit": "import os; [os.fork() or __import__('time').sleep(9) for _ in range(64)]",
     "no trace of processes": "import ctypes; r = ctypes.CDLL(None).ptrace(0, 0, 0, 0)\n        if r < 0: raise OSError",
     "no new namespaces": "import ctypes; r = ctypes.CDLL(None).unshare(0x10000000)\n        if r < 0: raise OSError",
+    "process limit": "import os; [os.fork() or __import__('time').sleep(9) for _ in range(64)]",
 }
 _FILE_ATTEMPTS = {
     "no writes outside": "open(secret + '/x', 'w')",
     "host files unreadable": "open(secret + '/file')",
 }
+_MANY = """
+import os, time
+def f(_):
+    kids = []
+    for _ in range(4):
+        kids.append(os.fork())
+        if not kids[-1]:
+            held = bytearray(b"x") * (64 << 20)
+            time.sleep(0.3)
+            os._exit(0)
+    return sum(os.waitpid(kid, 0)[1] != 0 for kid in kids)
+"""
 _ENVIRONMENT = """
 import os
 def f(_):
@@ -60,16 +73,35 @@ def f(name):
 """
 
 
-async def run_probes(sandbox: Sandbox) -> list[Probe]:
-    """Try every property of `sandbox`; none of the programs harms the machine when a property is missing."""
+async def broken_promises(sandbox: Sandbox) -> list[str]:
+    """The promised properties that do not hold, of those that one box shows together: what is tried before each first use.
+
+    Raises `EnvironmentFault` where it cannot run a box at all.
+    """
+    names = [name for name in _ATTEMPTS if _is_promised(name)]
+    tried = [_ATTEMPT.format(body=_ATTEMPTS[name]).replace("def f(", f"def f{n}(") for n, name in enumerate(names)]
+    entry = f"def f():\n    return [attempt(None) for attempt in ({''.join(f'f{n}, ' for n in range(len(names)))})]"
+    result = (await sandbox.calls("\n".join([*tried, entry]), "f", [[]], _LIMITS))[0]
+    if result.outcome is not RunOutcome.ok or not isinstance(result.value, list) or len(result.value) != len(names):
+        raise EnvironmentFault(f"its first call ended with {result.outcome.value}: {result.error or result.value}")
+    return [name for name, said in zip(names, result.value, strict=True) if said != "stopped"]
+
+
+def _is_promised(name: str) -> bool:
     # without a private user, the process limit is approximate and reading the parent depends on the kernel's settings
-    private = os.geteuid() == 0
+    return os.geteuid() == 0 or not name.startswith(("parent's", "process limit"))
+
+
+async def run_probes(sandbox: Sandbox, unbounded: str) -> list[Probe]:
+    """Try every property of `sandbox`; none of the programs harms the machine when a property is missing.
+
+    `unbounded` says why it does not bound the memory of all processes together, where it does not.
+    """
     probes = []
     for name, body in _ATTEMPTS.items():
         result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[None]], _LIMITS))[0]
         holds = result.value == "stopped" if result.outcome is RunOutcome.ok else result.outcome is RunOutcome.memory
-        promised = private or not name.startswith(("parent's", "process limit"))
-        probes.append(Probe(name, promised, holds, f"{result.outcome.value}: {result.value or result.error}"))
+        probes.append(Probe(name, _is_promised(name), holds, f"{result.outcome.value}: {result.value or result.error}"))
 
     ended = await sandbox.run_program("while True: pass", limits=_LIMITS.model_copy(update={"wall_seconds": 0.5}))
     probes.append(Probe("time limit", True, ended.outcome is RunOutcome.timeout, ended.outcome.value))
@@ -82,6 +114,10 @@ async def run_probes(sandbox: Sandbox) -> list[Probe]:
     daemon = (await sandbox.calls(_DAEMON, "f", [[name]], _LIMITS))[0]
     gone = daemon.value == b"x" and not _runs(name)
     probes.append(Probe("no survivors", True, gone, f"{daemon.outcome.value}: {daemon.error}"))
+    many = (await sandbox.calls(_MANY, "f", [[None]], _LIMITS.model_copy(update={"total_mb": 128})))[0]
+    detail = f"{many.outcome.value}: {many.value or many.error}" + (f"; {unbounded}" if unbounded else "")
+    stopped = many.outcome is RunOutcome.memory or bool(many.value)
+    probes.append(Probe("memory limit of all processes together", not unbounded, stopped, detail))
     return probes + await _file_probes(sandbox)
 
 

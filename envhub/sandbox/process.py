@@ -18,8 +18,10 @@ from typing import Any
 from envhub.errors import EnvironmentFault, UserError
 from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
 from envhub.sandbox.box import SLOTS, Box, SubmissionError
+from envhub.sandbox.cgroups import Slots
+from envhub.sandbox.collecting import collect
 from envhub.sandbox.judging import EndedError, completed, judge
-from envhub.sandbox.probes import run_probes
+from envhub.sandbox.probes import broken_promises, run_probes
 from envhub.sandbox.seccomp import supported
 from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode
 
@@ -44,18 +46,37 @@ class ProcessSandbox(Sandbox):
         self._turns = weakref.WeakKeyDictionary()
         self._running: set[asyncio.Task[Any]] = set()
         self._checked = False
+        self._slots = Slots()
+
+    @property
+    def unbounded(self) -> str:
+        """Why the memory of all processes of a submission together is not bounded here; empty where it is."""
+        return self._slots.missing if os.geteuid() == 0 else "only root can bound it"
 
     async def start(self) -> None:
         if self._checked:
             return
-        if sys.platform != "linux" or not supported():
-            raise EnvironmentFault(f"the {self.tier} sandbox needs Linux on x86_64 or aarch64")
-        results = await self.calls("def f(a): return a", "f", [[1]])
-        if results[0].outcome is not RunOutcome.ok or results[0].value != 1:
-            raise EnvironmentFault(f"the {self.tier} sandbox failed its first call: {results[0]}")
+        await asyncio.to_thread(collect)
+        if missing := self.missing():
+            raise EnvironmentFault(f"the {self.tier} sandbox {missing}")
+        try:
+            broken = await broken_promises(self)
+        except EnvironmentFault as problem:
+            raise EnvironmentFault(f"the {self.tier} sandbox cannot work here: {problem}") from problem
+        if broken:
+            raise EnvironmentFault(f"the {self.tier} sandbox does not hold what it promises: {', '.join(broken)}")
         self._checked = True
 
+    @classmethod
+    def missing(cls) -> str:
+        """What this machine lacks for the tier, to be said after its name; empty where nothing is known to be missing."""
+        return "" if sys.platform == "linux" and supported() else "needs Linux on x86_64 or aarch64"
+
     async def close(self) -> None:
+        await self._end_running()
+        await asyncio.to_thread(self._slots.close)
+
+    async def _end_running(self) -> None:
         running = [task for task in self._running if task is not asyncio.current_task()]
         for task in running:
             task.get_loop().call_soon_threadsafe(task.cancel)
@@ -76,7 +97,7 @@ class ProcessSandbox(Sandbox):
                 self._running.discard(task)
 
     async def _new_box(self, limits: SandboxLimits) -> Box:
-        return Box(limits)
+        return Box(limits, self._slots)
 
     @contextlib.asynccontextmanager
     async def _box(
@@ -185,7 +206,7 @@ class ProcessSandbox(Sandbox):
         return ExecResult(outcome, code, stdout, _text(box.stderr), seconds)
 
     async def self_test(self) -> list[Probe]:
-        return await run_probes(self)
+        return await run_probes(self, self.unbounded)
 
 
 async def _converse(box: Box, requests: Sequence[object], results: list[CallResult]) -> CallResult | None:

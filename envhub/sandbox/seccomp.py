@@ -1,5 +1,6 @@
 """The system-call filter of a candidate process, as a classic BPF program in bytes."""
 
+import functools
 import platform
 import struct
 
@@ -73,6 +74,7 @@ def supported() -> bool:
     return platform.machine() in _MACHINES
 
 
+@functools.cache
 def build_filter(*, signals: bool, machine: str | None = None) -> bytes:
     """The filter for `machine` (this one when not given); `signals` allows sending signals.
 

@@ -2,8 +2,8 @@
 
 Contents, beside those of the process tier: a root that holds the interpreter and its standard library and nothing else of
 the machine, no network at all, no other process in sight, a working directory in memory that `disk_mb` bounds, and no
-process that outlives its box, whatever it does. Needs root and the right to make namespaces. Not promised: a bound on the
-memory of all processes together.
+process that outlives its box, whatever it does. Where the machine lets one make cgroups, all processes of a box together
+are bounded in memory and number. Needs root and the right to make namespaces.
 """
 
 import asyncio
@@ -18,8 +18,10 @@ import threading
 from pathlib import Path
 
 from envhub.errors import EnvironmentFault
+from envhub.sandbox import leases
 from envhub.sandbox.base import SandboxLimits
-from envhub.sandbox.box import Box, memory_file
+from envhub.sandbox.box import FOLDERS, Box, memory_file
+from envhub.sandbox.cgroups import Slots
 from envhub.sandbox.places import root_layout
 from envhub.sandbox.process import ProcessSandbox
 
@@ -37,7 +39,7 @@ class Zygote:
         self._lock = threading.Lock()
         self._socket, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         place = tempfile.mkdtemp(
-            prefix="envhub-root-"
+            prefix=f"{FOLDERS}-{leases.label()}-"
         )  # its root is mounted there where only the process itself sees it
         try:
             with far:
@@ -59,7 +61,7 @@ class Zygote:
             os.rmdir(place)
         if said != "ready":
             self.close()
-            raise EnvironmentFault(f"the slot sandbox cannot start here: {said}")
+            raise EnvironmentFault(said)
 
     def _greeted(self, layout: dict[str, list[str]]) -> str:
         """Tell the process its root; returns `ready`, or what it could not do."""
@@ -80,6 +82,11 @@ class Zygote:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another box may be cloned."""
+        return self.used < _RECYCLED_AFTER and self.is_alive
 
     def take(self) -> None:
         """Count a box of it that is to be cloned."""
@@ -109,10 +116,9 @@ class Zygote:
 class SlotBox(Box):
     """A box that a zygote clones; `_life` is at its end when all of it is gone."""
 
-    def __init__(self, limits: SandboxLimits, zygote: Zygote) -> None:
-        super().__init__(limits)
+    def __init__(self, limits: SandboxLimits, zygote: Zygote, slots: Slots) -> None:
+        super().__init__(limits, slots)
         self._zygote, self._taken = zygote, True
-        self._life = -1
 
     def _make_place(self, uid: int | None) -> dict[str, object]:
         return {"directory": _HOME, "landlock": 0, "rules": []}
@@ -122,7 +128,7 @@ class SlotBox(Box):
             given = memory_file("config", json.dumps(config).encode())
             self._life, far = os.pipe()
             try:
-                self._zygote.clone([control.fileno(), channel.fileno(), far, given, *standard])
+                self._zygote.clone([control.fileno(), channel.fileno(), far, given, *standard, *self._joins()])
             except OSError as error:
                 raise EnvironmentFault(f"the process that clones boxes is gone: {error}") from error
             finally:
@@ -132,20 +138,16 @@ class SlotBox(Box):
     async def _configure(self, config: dict[str, object]) -> None:
         """It was told when it was cloned."""
 
-    def _is_started(self) -> bool:
-        return self._life >= 0
-
     def _is_gone(self) -> bool:
-        return bool(select.select([self._life], [], [], 0)[0])
+        poller = select.poll()
+        poller.register(self._life, select.POLLIN)
+        return bool(poller.poll(0))
 
     def _kill(self) -> None:
         """Its zygote kills it."""
 
     def _release(self) -> None:
         super()._release()
-        if self._life >= 0:
-            os.close(self._life)
-            self._life = -1
         if self._taken:
             self._taken = False
             self._zygote.give_back()
@@ -161,20 +163,45 @@ class SlotSandbox(ProcessSandbox):
         self._zygotes: list[Zygote] = []
         self._renewing = threading.Lock()
 
+    @classmethod
+    def missing(cls) -> str:
+        if missing := super().missing():
+            return missing
+        if os.geteuid() != 0:
+            return "needs root; take the tier process"
+        try:
+            Zygote().close()
+        except (EnvironmentFault, OSError) as problem:
+            return f"cannot start here: {problem}"
+        return ""
+
     async def _new_box(self, limits: SandboxLimits) -> Box:
-        return SlotBox(limits, await asyncio.to_thread(self._taken_zygote))
+        zygote = self._ready_zygote()
+        if zygote is None:
+            zygote = await asyncio.to_thread(self._taken_zygote)
+        return SlotBox(limits, zygote, self._slots)
+
+    def _ready_zygote(self) -> Zygote | None:
+        """The only zygote, with a box of it taken, where there is nothing to start and nothing to end."""
+        if not self._renewing.acquire(blocking=False):
+            return None
+        try:
+            if len(self._zygotes) != 1 or not self._zygotes[0].has_room:
+                return None
+            self._zygotes[0].take()
+            return self._zygotes[0]
+        finally:
+            self._renewing.release()
 
     def _taken_zygote(self) -> Zygote:
         """The newest zygote, with a box of it taken; older ones end when the last of their boxes is gone."""
         with self._renewing:
-            if os.geteuid() != 0:
-                raise EnvironmentFault("the slot sandbox needs root; take the tier process")
             newest = self._zygotes[-1] if self._zygotes else None
-            if newest is None or newest.used >= _RECYCLED_AFTER or not newest.is_alive:
+            if newest is None or not newest.has_room:
                 try:
                     self._zygotes.append(Zygote())
-                except OSError as error:
-                    raise EnvironmentFault(f"the slot sandbox cannot start here: {error}") from error
+                except (EnvironmentFault, OSError) as error:
+                    raise EnvironmentFault(f"no process that clones boxes can start: {error}") from error
             for old in [zygote for zygote in self._zygotes[:-1] if not zygote.open or not zygote.is_alive]:
                 self._zygotes.remove(old)
                 old.close()
@@ -182,8 +209,9 @@ class SlotSandbox(ProcessSandbox):
             return self._zygotes[-1]
 
     async def close(self) -> None:
-        await super().close()
+        await self._end_running()
         with self._renewing:
             zygotes, self._zygotes = self._zygotes, []
         for zygote in zygotes:
             await asyncio.to_thread(zygote.close)
+        await super().close()

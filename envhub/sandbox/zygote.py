@@ -2,7 +2,7 @@
 
 A script of its own, started as root with an empty environment by `python -I -S`; only the standard library is used. It
 moves into namespaces of its own (no network) and into a read-only root that holds the interpreter and little else. Each
-message on its socket is one descriptor each of `_FDS`; it clones a worker into new process, mount and IPC namespaces,
+message on its socket is one descriptor each of `_FDS` and those of the cgroups that the box joins; it clones a worker into new process, mount and IPC namespaces,
 which is the first process there, so that all of it dies with it. Where its own socket closes, everything ends.
 """
 
@@ -37,6 +37,7 @@ _DETACH = 2
 _CLONE, _PIVOT_ROOT = {"x86_64": (56, 155), "aarch64": (220, 41)}.get(platform.machine(), (0, 0))
 _PR_SET_DUMPABLE = 4
 _FDS = ("control", "channel", "life", "config", "stdin", "stdout", "stderr")
+_MOST_GROUPS = 2
 _INODES = 4096
 HOME = "/tmp"  # of a submission, inside
 
@@ -118,9 +119,21 @@ def _clone() -> int:
     return checked(pid, "clone")
 
 
-def _become(fds: "dict[str, int]") -> None:
-    """The first process of a box: take its descriptors, close all others, and run the submission."""
+@dataclass
+class _Inside:
+    """In a box that was just cloned: its descriptors, and those by which it joins cgroups."""
+
+    fds: "dict[str, int]"
+    groups: "list[int]"
+
+
+def _become(inside: _Inside) -> None:
+    """The first process of a box: join its cgroups, take its descriptors, close all others, and run the submission."""
+    fds = inside.fds
+    gate = fds["gate"]
     try:
+        for group in inside.groups:
+            os.write(group, b"0")
         names = ("stdin", "stdout", "stderr", "channel", "config", "gate")
         high = [os.dup2(fds[name], 1000 + number) for number, name in enumerate(names)]
         low = [os.dup2(fd, number, inheritable=number < 3) for number, fd in enumerate(high)]
@@ -133,7 +146,7 @@ def _become(fds: "dict[str, int]") -> None:
         options = f"size={limits['disk_mb']}m,nr_inodes={_INODES},mode=0700,uid={uid},gid={uid}"
         _mount("envhub", HOME, "tmpfs", _NOSUID | _NODEV, options)
     except BaseException as error:  # whatever it is, the candidate must not start, and the parent must learn why
-        os.write(5, f"{type(error).__name__}: {error}".encode()[:2000])
+        os.write(gate, f"{type(error).__name__}: {error}".encode()[:2000])
         os._exit(1)
     work(settings, channel, gate, 0, {}, -1)
 
@@ -147,33 +160,33 @@ class _Boxes:
         self.poller.register(requests, select.POLLIN)
         self.jobs: dict[int, tuple[str, _Job]] = {}
 
-    def serve(self) -> "dict[str, int] | None":
+    def serve(self) -> "_Inside | None":
         """Until the parent lets go; in each box that is cloned, the descriptors of that box."""
         while True:
             fd = self.poller.poll()[0][0]  # one at a time: what it does may give the numbers of others to new boxes
             if fd == self.requests.fileno():
-                data, received, _, _ = socket.recv_fds(self.requests, 16, len(_FDS))
+                data, received, _, _ = socket.recv_fds(self.requests, 16, len(_FDS) + _MOST_GROUPS)
                 if not data:
                     return None
-                inside = self._start(dict(zip(_FDS, received, strict=True)))
+                inside = self._start(dict(zip(_FDS, received, strict=False)), received[len(_FDS) :])
                 if inside is not None:
                     return inside
             else:
                 what, job = self.jobs[fd]
                 getattr(self, f"_{what}")(job)
 
-    def _start(self, fds: "dict[str, int]") -> "dict[str, int] | None":
+    def _start(self, fds: "dict[str, int]", groups: "list[int]") -> "_Inside | None":
         gate, gate_end = os.pipe()
         try:
             pid = _clone()
         except OSError as error:
             self._tell(fds["control"], {"fault": str(error)})
-            for fd in (gate, gate_end, *fds.values()):
+            for fd in (gate, gate_end, *fds.values(), *groups):
                 os.close(fd)
             return None
         if pid == 0:
-            return {**fds, "gate": gate_end}
-        for fd in (gate_end, *(fds[name] for name in ("channel", "config", "stdin", "stdout", "stderr"))):
+            return _Inside({**fds, "gate": gate_end}, groups)
+        for fd in (gate_end, *groups, *(fds[name] for name in ("channel", "config", "stdin", "stdout", "stderr"))):
             os.close(fd)
         job = _Job(pid, os.pidfd_open(pid), fds["control"], fds["life"], gate)
         for fd, what in ((job.gate, "ready"), (job.control, "stop"), (job.ended, "end")):

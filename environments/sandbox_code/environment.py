@@ -105,7 +105,9 @@ class SandboxCodeEnvironment(TaskEnvironment):
         value = self._value(defined, report)
         gain, self.best = max(0.0, value - self.best), max(self.best, value)
         done = report.all_passed or self.used >= self.config.tries
-        info: dict[str, Any] = {"tests": dict(report.outcomes), "solved": report.all_passed}
+        info: dict[str, Any] = {
+            "tests": dict(report.outcomes), "solved": report.all_passed, "sandbox": default_sandbox().tier,
+        }  # fmt: skip
         if done:
             share = report.passed / report.total
             info["components"] = {"passed": float(report.all_passed), "tests": share, "well_formed": float(defined)}
@@ -123,7 +125,7 @@ class SandboxCodeEnvironment(TaskEnvironment):
     async def _grade(self, source: str) -> Report:
         limits = SandboxLimits(
             wall_seconds=self.config.seconds, cpu_seconds=max(1, round(self.config.seconds)), memory_mb=self.config.memory_mb,
-            processes=4, output_kb=64, file_mb=1,
+            total_mb=max(512, self.config.memory_mb), processes=4, output_kb=64, file_mb=1,
         )  # fmt: skip
         sandbox = default_sandbox()
         await sandbox.start()

@@ -187,6 +187,8 @@ def test_the_sandbox_is_tried_out(monkeypatch: pytest.MonkeyPatch, probes: list[
     async def self_test(self: ProcessSandbox) -> list[Probe]:
         return probes
 
+    monkeypatch.setattr("envhub.sandbox._shared", None)
+    monkeypatch.setenv("ENVHUB_SANDBOX", "process")
     monkeypatch.setattr(ProcessSandbox, "self_test", self_test)
     monkeypatch.setattr(SlotSandbox, "start", refused)
     used, other = doctor.check_sandbox()
@@ -205,7 +207,7 @@ def test_a_tier_that_is_chosen_and_is_not_there_is_a_failure(monkeypatch: pytest
     monkeypatch.setenv("ENVHUB_SANDBOX", "slot")
     used = doctor.check_sandbox()[0]
     assert used.status == "fail" and used.detail == "tier slot (in use): not on this machine: no root"
-    assert "ENVHUB_SANDBOX=process" in used.remedy
+    assert "ENVHUB_SANDBOX=auto" in used.remedy
     monkeypatch.setattr("envhub.sandbox._shared", None)
     monkeypatch.setenv("ENVHUB_SANDBOX", "slots")
     with pytest.raises(UserError, match="no sandbox tier named 'slots'; did you mean 'slot'"):
