@@ -27,6 +27,7 @@ else:  # started by its path with nothing of envhub importable: the neighbour is
     del sys.path[0]
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
 _SIGKILL = 9
 _KILLER_OFFSET = 1000
 
@@ -34,12 +35,13 @@ _KILLER_OFFSET = 1000
 # --- the worker: confinement ---------------------------------------------------------------------------------------
 
 
-def _load_filter(libc: ctypes.CDLL, program: bytes) -> None:
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
-    pointer = ctypes.byref(Program(len(program) // 8, program))
-    checked(libc.prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0), "seccomp filter")
+
+def _load_filter(program: bytes) -> None:
+    pointer = ctypes.byref(_Program(len(program) // 8, program))
+    checked(_prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0), "seccomp filter")
 
 
 def _reach_library(handles: "dict[str, int]") -> None:
@@ -81,7 +83,6 @@ def _confine(
         os.close(group)
     limits, uid, directory = config["limits"], config["uid"], config["directory"]
     assert isinstance(limits, dict) and isinstance(directory, str)
-    libc = ctypes.CDLL(None, use_errno=True)
     rules, version = config["rules"], config["landlock"]
     assert isinstance(rules, list) and isinstance(version, int)
     # made before the user changes, who may not be able to walk to these places
@@ -98,13 +99,13 @@ def _confine(
     _limit(resource.RLIMIT_NPROC, limits["processes"])
     if isinstance(uid, int):
         os.setresuid(uid, uid, uid)
-    checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    checked(libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "parent-death signal")
+    checked(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    checked(_prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "parent-death signal")
     if os.getppid() != supervisor:
         os._exit(1)
     for ruleset in rulesets:
         restrict(ruleset)
-    _load_filter(libc, bytes.fromhex(str(config["filter"])))
+    _load_filter(bytes.fromhex(str(config["filter"])))
     _reach_library(handles)
     os.environ.clear()
     _limit(resource.RLIMIT_AS, limits["memory_mb"] << 20)
@@ -214,9 +215,8 @@ def _supervise(control: int, channel: int, shared: int, *groups: int) -> None:
     config = receive(control)
     limits, directory, uid = config["limits"], str(config["directory"]), config["uid"]
     assert isinstance(limits, dict) and (uid is None or isinstance(uid, int))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     handles = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sys.path if os.path.isdir(path)}
     supervisor = os.getpid()
     gate, gate_end = os.pipe()

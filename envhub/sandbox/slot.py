@@ -24,6 +24,7 @@ from envhub.sandbox.box import FOLDERS, Box, memory_file
 from envhub.sandbox.cgroups import Slots
 from envhub.sandbox.places import root_layout
 from envhub.sandbox.process import ProcessSandbox
+from envhub.sandbox.seccomp import build_filter
 
 _SCRIPT = Path(__file__).with_name("zygote.py")
 _START_SECONDS = 30.0
@@ -53,7 +54,8 @@ class Zygote:
                     cwd="/",
                     start_new_session=True,
                 )
-            said = self._greeted({**root_layout(), "place": [place]})
+            program = build_filter(signals=True).hex()
+            said = self._greeted({**root_layout(), "place": [place], "filter": [program]})
         except BaseException:
             self._socket.close()
             raise
@@ -125,7 +127,8 @@ class SlotBox(Box):
 
     def _spawn(self, control: socket.socket, channel: socket.socket, stdin: bytes, config: dict[str, object]) -> None:
         with self._far_ends(control, channel, stdin) as standard:
-            given = memory_file("config", json.dumps(config).encode())
+            own = {name: value for name, value in config.items() if name != "filter"}  # which its zygote has
+            given = memory_file("config", json.dumps(own).encode())
             self._life, far = os.pipe()
             try:
                 self._zygote.clone([control.fileno(), channel.fileno(), far, given, *standard, *self._joins()])

@@ -11,12 +11,10 @@ import ctypes
 import gc
 import json
 import os
-import platform
 import select
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 
 MYPY = False
 if MYPY:
@@ -34,7 +32,7 @@ else:  # started by its path with nothing of envhub importable: the neighbour is
 _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 _DETACH = 2
-_CLONE, _PIVOT_ROOT = {"x86_64": (56, 155), "aarch64": (220, 41)}.get(platform.machine(), (0, 0))
+_CLONE, _PIVOT_ROOT = {"x86_64": (56, 155), "aarch64": (220, 41)}.get(os.uname().machine, (0, 0))
 _PR_SET_DUMPABLE = 4
 _FDS = ("control", "channel", "life", "config", "stdin", "stdout", "stderr")
 _MOST_GROUPS = 2
@@ -94,16 +92,13 @@ def _enter_root(layout: "dict[str, list[str]]", place: str) -> None:
 # --- boxes ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass
 class _Job:
     """A box: its first process, the descriptor that tells its end, and what is told to the parent."""
 
-    pid: int
-    ended: int
-    control: int
-    life: int
-    gate: int
-    stopped: bool = False
+    def __init__(self, pid: int, control: int, life: int, gate: int) -> None:
+        self.pid, self.control, self.life, self.gate = pid, control, life, gate
+        self.ended = os.pidfd_open(pid)
+        self.stopped = False
 
 
 def _clone() -> int:
@@ -119,16 +114,18 @@ def _clone() -> int:
     return checked(pid, "clone")
 
 
-@dataclass
 class _Inside:
     """In a box that was just cloned: its descriptors, and those by which it joins cgroups."""
 
-    fds: "dict[str, int]"
-    groups: "list[int]"
+    def __init__(self, fds: "dict[str, int]", groups: "list[int]") -> None:
+        self.fds, self.groups = fds, groups
 
 
-def _become(inside: _Inside) -> None:
-    """The first process of a box: join its cgroups, take its descriptors, close all others, and run the submission."""
+def _become(inside: _Inside, program: str) -> None:
+    """The first process of a box: join its cgroups, take its descriptors, close all others, and run the submission.
+
+    `program` is the filter of its system calls, in hexadecimal digits.
+    """
     fds = inside.fds
     gate = fds["gate"]
     try:
@@ -141,7 +138,7 @@ def _become(inside: _Inside) -> None:
         channel, config, gate = low[3:]
         with open(config, "rb") as file:
             file.seek(0)
-            settings = json.load(file)
+            settings = {**json.load(file), "filter": program}
         limits, uid = settings["limits"], settings["uid"]
         options = f"size={limits['disk_mb']}m,nr_inodes={_INODES},mode=0700,uid={uid},gid={uid}"
         _mount("envhub", HOME, "tmpfs", _NOSUID | _NODEV, options)
@@ -188,7 +185,7 @@ class _Boxes:
             return _Inside({**fds, "gate": gate_end}, groups)
         for fd in (gate_end, *groups, *(fds[name] for name in ("channel", "config", "stdin", "stdout", "stderr"))):
             os.close(fd)
-        job = _Job(pid, os.pidfd_open(pid), fds["control"], fds["life"], gate)
+        job = _Job(pid, fds["control"], fds["life"], gate)
         for fd, what in ((job.gate, "ready"), (job.control, "stop"), (job.ended, "end")):
             self.jobs[fd] = (what, job)
             self.poller.register(fd, select.POLLIN)
@@ -250,6 +247,7 @@ def _main(fd: int) -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     os.close(null)
+    compile("0", "warm", "exec")  # builds the types of syntax trees, which each box would do again
     gc.freeze()
     requests.send(b"ready")
     boxes = _Boxes(requests)
@@ -258,7 +256,7 @@ def _main(fd: int) -> None:
         boxes.kill_all()
     else:
         requests.detach()  # its number is another descriptor's in the box
-        _become(inside)
+        _become(inside, layout["filter"][0])
 
 
 if __name__ == "__main__":
