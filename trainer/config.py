@@ -114,8 +114,8 @@ class TrainConfig(BaseModel):
     micro_tokens: MicroTokens = 4096
     gradient_checkpointing: Checkpointing = False
     lora_rank: LoraRank = 0
-    lora_alpha: LoraAlpha | None = None
-    lora_targets: LoraTargets | None = None
+    lora_alpha: LoraAlpha = None
+    lora_targets: LoraTargets = None
     kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the reference")
     reference: str | None = Field(
         None, description="model that the KL is to, of the same vocabulary (default: the initial model)"

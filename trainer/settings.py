@@ -21,10 +21,10 @@ LoraRank: TypeAlias = Annotated[
     int, Field(ge=0, le=65_536, description="train an adapter of this rank beside the model (0: all of its weights)")
 ]
 LoraAlpha: TypeAlias = Annotated[
-    float, Field(gt=0, le=1e6, description="factor of the adapter, over its rank (default: 2 times the rank)")
+    float | None, Field(gt=0, le=1e6, description="factor of the adapter, over its rank (default: 2 times the rank)")
 ]
 LoraTargets: TypeAlias = Annotated[
-    str,
+    str | None,
     Field(
         max_length=10_000,
         description="layers that get an adapter, by the ends of their names, such as q_proj,v_proj (default: all linear "

@@ -6,6 +6,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from envhub.cli.options import options_of
+from envhub.trainer.config import TrainConfig
+from envhub.trainer.sft.config import SftConfig
 
 Bounded = Annotated[float, Field(ge=0)]
 
@@ -31,3 +33,8 @@ class Sizes(BaseModel):
 def test_a_flag_says_what_it_takes(name: str, metavar: str) -> None:
     (found,) = [option for option in options_of(Sizes) if option.name == name]
     assert found.metavar == metavar
+
+
+@pytest.mark.parametrize("model", [TrainConfig, SftConfig])
+def test_every_flag_says_what_it_is(model: type[BaseModel]) -> None:
+    assert [option.name for option in options_of(model) if not getattr(option, "help", None)] == []

@@ -16,6 +16,7 @@ from envhub.agents.engines import make_engine
 from envhub.agents.engines.transformers_engine import TransformersEngine
 from envhub.agents.models import resolve_model
 from envhub.cli.app import run as command_line
+from envhub.cli.commands.train import what_next
 from envhub.errors import UserError
 from envhub.trainer import checkpoint, config, lora
 from envhub.trainer.alarms import Canary
@@ -413,3 +414,15 @@ def test_supervised_runs_train_adapters_too(tiny_path: Path):
     )
     assert Optimization.of(settings, 10).lora == Lora(4, 8.0, ("q_proj", "v_proj"), 3)
     assert Optimization.of(sft_config.resolve({"from_oracle": "guess_number"}), 10).lora is None
+
+
+@pytest.mark.parametrize(
+    ("rank", "evaluates"),
+    [
+        (0, "next: envhub eval guess_number --model runs/a/checkpoints/step-000003\n"),
+        (4, "next: envhub merge runs/a runs/a-merged && envhub eval guess_number --model runs/a-merged\n"),
+    ],
+)
+def test_the_command_that_evaluates_an_adapter_merges_it_first(rank: int, evaluates: str):
+    finished = config.TrainConfig(env="guess_number", algo="rloo", lora_rank=rank, steps=3)
+    assert what_next(finished, Path("runs/a")).startswith(evaluates)

@@ -94,8 +94,8 @@ class SftConfig(BaseModel):
     micro_tokens: MicroTokens = 4096
     gradient_checkpointing: Checkpointing = False
     lora_rank: LoraRank = 0
-    lora_alpha: LoraAlpha | None = None
-    lora_targets: LoraTargets | None = None
+    lora_alpha: LoraAlpha = None
+    lora_targets: LoraTargets = None
 
     output: Path | None = Field(None, description="run folder (default: runs/sft-SOURCE-N)")
     save_every: SaveEvery = 0

@@ -2,13 +2,16 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envhub import task_host
 from envhub.errors import UserError
 from envhub.strict_json import dumps
+
+if TYPE_CHECKING:
+    from envhub.trainer.config import TrainConfig
 
 
 def _options() -> list[click.Parameter]:
@@ -55,20 +58,29 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bo
             click.echo(f"{source}: {', '.join(f'{name} {dumps(values_of[name])}' for name in names)}", err=True)
         click.echo("all others: defaults", err=True)
         return 0
-    from envhub.agents.engines.checkpoints import folder_name
     from envhub.trainer.live import progress_for
     from envhub.trainer.run import train
 
     with progress_for(plain=plain, quiet=quiet) as progress:
         folder = task_host.run(train(resolved, resume=resume, progress=progress))
     click.echo(f"done: {folder} (curve.png, metrics.jsonl, rollouts.sqlite, checkpoints/)")
-    place = shlex.quote(str(folder))
-    newest = shlex.quote(str(folder / "checkpoints" / folder_name(resolved.steps)))
-    click.echo(
-        f"next: envhub eval {shlex.quote(resolved.env)} --model {newest}\n"
-        f"      envhub train --resume {place} --steps {2 * resolved.steps}"
-    )
+    click.echo(what_next(resolved, folder))
     return 0
+
+
+def what_next(config: "TrainConfig", folder: Path) -> str:
+    """The commands that evaluate the model of a finished run, merged first where it is an adapter, and go on with the run."""
+    from envhub.agents.engines.checkpoints import folder_name
+
+    run = shlex.quote(str(folder))
+    model, first = shlex.quote(str(folder / "checkpoints" / folder_name(config.steps))), ""
+    if config.lora_rank:
+        model = shlex.quote(f"{folder}-merged")
+        first = f"envhub merge {run} {model} && "
+    return (
+        f"next: {first}envhub eval {shlex.quote(config.env)} --model {model}\n"
+        f"      envhub train --resume {run} --steps {2 * config.steps}"
+    )
 
 
 command = click.Command(
