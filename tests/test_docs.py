@@ -1,13 +1,17 @@
 """Every command block of README and docs is run, in order, in a folder of its own; generated pages are up to date.
 
-`envhub` and `make` are wrapped: training and models shrink to test sizes, and make only prints what it would do. Blocks
-of Python are run too.
+`envhub` and `make` are wrapped: training and models shrink to test sizes, and make only prints what it would do. The
+commands of `PRELOADED` pages are forks of a process that has imported torch and transformers, which takes seconds otherwise.
+Blocks of Python are run too.
 """
 
 import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +25,28 @@ PAGES = [
     *sorted((ROOT / "environments").glob("*/README.md")),
     ROOT / "examples" / "README.md",
 ]
+PRELOADED = (
+    "howto/sft.md",
+    "howto/train.md",
+    "howto/lora.md",
+    "howto/evaluate.md",
+    "tutorial.md",
+    "docs/algorithms.md",
+)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)\)")
 
 ENVHUB = """#!{python}
-import re, sys
+import json, os, re, socket, sys
+def main(arguments):
+    if "PRELOADED" not in os.environ:
+        from envhub.cli.app import main
+        main(arguments)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.connect(os.environ["PRELOADED"])
+    order = dict(arguments=arguments, folder=os.getcwd(), environment=dict(os.environ))
+    socket.send_fds(server, [json.dumps(order).encode()], [0, 1, 2])
+    sys.exit(int(server.recv(100)))
 arguments = sys.argv[1:]
 if arguments[:1] == ["train"]:
     if "--resume" not in arguments:
@@ -38,12 +59,9 @@ elif arguments[:1] == ["sft"]:
 elif arguments[:1] == ["eval"] and not any(item.startswith("scripted:") for item in arguments):
     if any(item.startswith("openai:") for item in arguments):  # no endpoint is there to be asked
         arguments = ["scripted:random" if item.startswith("openai:") else item for item in arguments]
-        arguments += ["--tasks", "2"]
-        from envhub.cli.app import main
-        main(arguments)
+        main([*arguments, "--tasks", "2"])
     arguments = ["tiny" if item == "smollm2" else item for item in arguments]
     arguments += ["--engine", "transformers", "--tasks", "2", "--max-turn-tokens", "16"]
-from envhub.cli.app import main
 main(arguments)
 """
 MAKE = """#!/bin/sh
@@ -65,12 +83,33 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
+@pytest.fixture(scope="module")
+def preloaded() -> Iterator[str]:
+    """The socket of a process that has imported what the command line needs."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "socket"
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "preloaded.py"), str(place)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        try:
+            while not place.exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            yield str(place)
+        finally:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page, "bash")], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_every_command_block_runs(page: Path, tmp_path: Path):
+def test_every_command_block_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest):
     setting = environment(tmp_path)
+    if str(page).endswith(PRELOADED):
+        setting["PRELOADED"] = request.getfixturevalue("preloaded")
     work = tmp_path / "work"
     work.mkdir()
     (work / "examples").symlink_to(ROOT / "examples")
