@@ -32,7 +32,7 @@ from envhub.trainer.settings import (
 )
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "cpu": {"steps": 24, "tasks_per_step": 3, "group_size": 6, "max_turn_tokens": 48, "max_turns": 1, "eval_tasks": 80,
+    "cpu": {"steps": 24, "tasks_per_step": 3, "group_size": 6, "max_turn_tokens": 48, "eval_tasks": 80,
             "eval_samples": 2, "save_every": 5, "temperature": 0.8, "learning_rate": 3e-5, "micro_tokens": 2048, "concurrency": 64},
     "gpu": {"steps": 100, "tasks_per_step": 64, "group_size": 8, "max_turn_tokens": 1024, "eval_tasks": 64,
             "save_every": 10, "learning_rate": 1e-6, "micro_tokens": 16384, "concurrency": 512, "gradient_checkpointing": True},
@@ -40,6 +40,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
              "learning_rate": 1e-3, "micro_tokens": 2048, "concurrency": 16, "model": "tiny", "engine": "transformers"},
 }  # fmt: skip
 
+_OF_ENVIRONMENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("cpu", "sandbox_code"): {"max_turns": 1},  # a model that fits a CPU hardly uses a second, which takes as long
+}
 _MOST_ROLLOUTS = 1_000_000  # of a step, and of an evaluation
 
 
@@ -231,6 +234,7 @@ def layers(values: Mapping[str, Any], file: Path | None = None) -> Layers:
     algorithm = str(given.get("algo", TrainConfig.model_fields["algo"].default))
     return [
         (f"preset {machine}", PRESETS.get(machine, {})),
+        (f"preset {machine} of {given['env']}", _OF_ENVIRONMENT.get((machine, str(given["env"])), {})),
         (f"preset of algorithm {algorithm}", ALGORITHM_PRESETS.get(algorithm, {})),
         (str(file), written),
         ("given", flags),

@@ -68,10 +68,17 @@ def newest(path: Path) -> checkpoint.Checkpoint | None:
     return done[-1] if done else None
 
 
-def go_on_after(saved: checkpoint.Checkpoint | None, path: Path, progress: Progress) -> None:
-    """Drop the rows of metrics of later steps than a checkpoint's, and say where the run goes on. Raises DataError."""
+def go_on_after(saved: checkpoint.Checkpoint | None, path: Path, progress: Progress, steps: int) -> None:
+    """Drop the rows of metrics of later steps than a checkpoint's, and say where the run of so many steps goes on.
+
+    Raises UserError where it has made more of them already, DataError for damaged metrics.
+    """
+    if saved is not None and saved.step > steps:
+        raise UserError(f"{path} has made {saved.step} steps already; give --steps {saved.step + 1} or more to go on")
     dropped = metrics.forget_after(path, -1 if saved is None else saved.step)
     progress.say(_ANEW if saved is None else f"going on after {_named(saved)}")
+    if saved is not None and saved.step == steps:
+        progress.say(f"all {steps} steps are made: nothing is left to train")
     if dropped:
         progress.warn(dropped)
 

@@ -65,7 +65,7 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         stack.enter_context(store)
         progress.say(f"run folder: {path}")
         if resume is not None:
-            go_on_after(saved, path, progress)
+            go_on_after(saved, path, progress, config.steps)
             if missing and saved is not None:
                 progress.warn(missing)
             folder.write_config(settings)

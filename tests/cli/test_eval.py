@@ -297,3 +297,9 @@ def test_the_engine_is_named_before_it_starts(cli) -> None:
     code, out, _ = cli("eval", "guess_number", "--model", "tiny", "--engine", "transformers", "--tasks", "1")
     assert code == 0
     assert "starting engine transformers" in out.splitlines()
+
+
+def test_a_training_run_is_no_evaluation_to_compare(cli, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    code, _, err = cli("compare", str(tmp_path), str(tmp_path))
+    assert code == 2 and f"{tmp_path} is a training run, not an evaluation" in err

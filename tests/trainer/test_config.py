@@ -49,6 +49,12 @@ def test_it_is_known_where_each_value_came_from(tmp_path):
     assert {"tasks_per_step", "model"} <= set(found["preset test"]) and "steps" not in found["preset test"]
 
 
+@pytest.mark.parametrize(("env", "turns"), [("sandbox_code", 1), ("guess_number", None)])
+def test_on_a_cpu_only_the_main_job_has_fewer_turns_than_its_environment(env, turns):
+    assert resolve({"preset": "cpu", "env": env}).max_turns is turns
+    assert resolve({"preset": "cpu", "env": env, "max_turns": 3}).max_turns == 3
+
+
 def test_a_saved_configuration_is_read_as_it_was_whatever_presets_say(tmp_path):
     config = resolve(
         {"preset": "test", "env": "guess_number", "algo": "ppo", "updates_per_step": 1, "output": "runs/a"}

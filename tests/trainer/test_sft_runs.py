@@ -195,6 +195,9 @@ def test_a_cancelled_run_ends_its_step_and_saves_it(tmp_path: Path):
     assert [row[1] for row in curve(tmp_path / "run")] == [1, 2]
     run(tmp_path / "run", resume=True, data=data, steps=3)
     assert [row[1] for row in curve(tmp_path / "run")] == [1, 2, 3]
+    with pytest.raises(UserError, match="has made 3 steps already; give --steps 4 or more"):
+        run(tmp_path / "run", resume=True, data=data, steps=2)
+    assert [row[1] for row in curve(tmp_path / "run")] == [1, 2, 3]
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def _taken_up(path: Path, planned: Planned, progress: Progress) -> checkpoint.Ch
             f"the checkpoint {saved.path} is of other samples, or of other batches, than {path / CONFIG} gives now: give back "
             "the source of the samples and the configuration that it had, or start a new run"
         )
-    go_on_after(saved, path, progress)
+    go_on_after(saved, path, progress, planned.steps)
     return saved
 
 

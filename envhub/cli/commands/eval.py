@@ -196,6 +196,8 @@ def _note(text: str) -> None:
 def load_evaluation(path: Path) -> list[Rollout]:
     """The rollouts of an evaluation's folder or of a rollouts.jsonl. Raises UserError."""
     file = path / "rollouts.jsonl" if path.is_dir() else path
+    if not file.is_file() and (path / "metrics.jsonl").is_file():
+        raise UserError(f"{path} is a training run, not an evaluation; give two folders that `envhub eval` wrote")
     if not file.is_file():
         raise UserError(f"there is no evaluation in {path}: it has no rollouts.jsonl")
     return list(read_rollouts(file))

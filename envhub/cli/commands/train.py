@@ -96,7 +96,7 @@ command = click.Command(
         ),
         click.Option(["--resume"], type=click.Path(path_type=Path), help="run folder to go on with"),
         click.Option(["--plain"], is_flag=True, help="lines instead of the live view in a terminal"),
-        click.Option(["--quiet"], is_flag=True, help="only warnings, errors, and what the run leaves"),
+        click.Option(["--quiet"], is_flag=True, help="only warnings, errors, and the report at the end"),
         click.Option(["--dry-run"], is_flag=True, help="check everything, print the resolved configuration, and stop"),
     ],
 )
