@@ -284,3 +284,14 @@ def test_without_held_out_samples_only_the_nll_is_drawn(tmp_path: Path):
 @pytest.mark.slow
 def test_every_number_of_a_run_is_in_the_reference(finished: Path):
     assert numbers_of(finished, "sft", "held_out") == documented("sft", "held_out")
+
+
+@pytest.mark.slow
+def test_the_end_says_what_is_there_and_what_can_be_done_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "run"
+    given = ["--from-oracle", "guess_number", "--tasks", "2", "--steps", "1", "--model", "tiny", "--no-tensorboard"]
+    assert cli(["sft", *given, "--quiet", "--lora-rank", "2", "--output", str(folder)]) == 0
+    assert capsys.readouterr().out == (
+        f"done: {folder} (curve.png, metrics.jsonl, rollouts.sqlite, checkpoints/)\n"
+        f"next: envhub merge {folder} {folder}-merged && envhub train --env guess_number --model {folder}-merged\n"
+    )
