@@ -4,6 +4,7 @@ A segment is a run of token ids with one origin: rendered (by a template) or sam
 is a root-to-leaf path. The invariant, checked on insertion: what the engine was given is exactly the path's token ids.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,10 @@ class Segment:
 
     For sampled segments `logprobs` (natural log, after temperature) and `versions` (the engine's weight version) hold one
     entry a token; both are empty for rendered ones. `turn` counts the model's turns from 0; rendered segments carry the
-    turn that they lead to.
+    turn that they lead to. `packed_ids` (int32) and `packed_logprobs` (float32) are the same numbers as they lie in an array,
+    since reading millions of them out of Python's objects one by one would be most of what batching costs.
+
+    Raises TokenRecordError for an id that is no integer of 32 bits and a logprob that is no number.
     """
 
     parent: int | None
@@ -36,6 +40,15 @@ class Segment:
     versions: tuple[int, ...] = ()
     finish_reason: str | None = None
     images: int = 0
+    packed_ids: bytes = field(init=False, repr=False, compare=False)
+    packed_logprobs: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "packed_ids", array("i", self.token_ids).tobytes())
+            object.__setattr__(self, "packed_logprobs", array("f", self.logprobs).tobytes())
+        except (TypeError, OverflowError) as error:
+            raise TokenRecordError(f"turn {self.turn}: tokens that are no integers with numbers for logprobs: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

@@ -44,6 +44,19 @@ def test_every_sampled_token_has_a_logprob_and_a_version(logprobs: list[float], 
         record.add_sampled(leaf, [1], [4, 5], logprobs, versions, turn=0)
 
 
+@pytest.mark.parametrize(
+    ("ids", "logprobs"),
+    [([2.0], [0.0]), (["a"], [0.0]), ([1 << 31], [0.0]), ([2], [None]), ([2], ["low"])],
+    ids=["id with a fraction", "id of text", "id of 32 bits", "no logprob", "logprob of text"],
+)
+def test_tokens_are_integers_with_numbers_for_logprobs(ids: list[int], logprobs: list[float]) -> None:
+    record = Trajectory()
+    leaf = record.add_rendered(None, [1], turn=0)
+    with pytest.raises(TokenRecordError, match="turn 3: tokens that are no integers"):
+        record.add_sampled(leaf, [1], ids, logprobs, [0], turn=3)
+    assert record.path_ids(leaf) == [1]
+
+
 def test_a_rewritten_history_forks_and_keeps_the_sampled_tokens_trainable_once() -> None:
     record = Trajectory()
     first = record.add_rendered(None, [1, 2], turn=0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -117,14 +117,12 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
         raise ValueError("no rollout has a token to train on")
     sampled = np.array([segment.origin == SAMPLED for segment in segments])
     counts = np.array([len(segment.token_ids) for segment in segments])
-    total = int(counts.sum())
-    ids = np.fromiter(chain.from_iterable(segment.token_ids for segment in segments), np.int64, total)
+    ids = np.frombuffer(b"".join([segment.packed_ids for segment in segments]), np.intc).astype(np.int64)
     trains = np.repeat(np.array(is_trained, np.float32), counts)
     turn_of = np.array([segment.turn for segment in segments]) * sampled
-    behaviour = np.zeros(total, np.float32)
-    known = np.repeat(sampled, counts)
-    behaviour[known] = np.fromiter(
-        chain.from_iterable(segment.logprobs for segment in segments), np.float32, int(known.sum())
+    behaviour = np.zeros(len(ids), np.float32)
+    behaviour[np.repeat(sampled, counts)] = np.frombuffer(
+        b"".join([segment.packed_logprobs for segment in segments]), np.float32
     )
     ends = np.cumsum(counts)[np.cumsum(sizes) - 1]
     lengths = np.diff(ends, prepend=0)

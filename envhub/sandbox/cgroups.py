@@ -6,6 +6,7 @@ box runs. Its folder's name says whose it is, so that those of a process that wa
 
 import contextlib
 import functools
+import itertools
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 from envhub.sandbox import leases
 
 _PREFIX = "envhub-slot"
+_numbers = itertools.count()
 _REMOVING = 5.0  # seconds for the processes of a slot to be gone
 PLACE = "ENVHUB_CGROUP"
 """Names a folder of the unified hierarchy that was handed to envhub, in which slots are made."""
@@ -66,6 +68,11 @@ class Slot:
                 return int(next((line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")), 0))
         return 0
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it can still be joined; whoever manages a machine's cgroups may have removed it while it was empty."""
+        return all(folder.exists() for folder in self.folders)
+
     def open(self) -> None:
         """Make its folders. Raises OSError."""
         for folder, hierarchy in self.folders.items():
@@ -90,6 +97,7 @@ class Slots:
 
     def __init__(self) -> None:
         self._slots: dict[int, Slot] = {}
+        self._number = next(_numbers)  # each has slots of its own, which nobody else removes
         self._lock = threading.Lock()
         self._hierarchies, self.missing = places()
 
@@ -100,8 +108,11 @@ class Slots:
         """The slot of a user id. Raises OSError."""
         with self._lock:
             slot = self._slots.get(uid)
+            if slot is not None and not slot.is_there:
+                slot.close()
+                slot = None
             if slot is None:
-                name = f"{_PREFIX}-{leases.label()}-{uid}"
+                name = f"{_PREFIX}-{leases.label()}-{uid}.{self._number}"
                 slot = self._slots[uid] = Slot({hierarchy.parent / name: hierarchy for hierarchy in self._hierarchies})
                 slot.open()
             return slot

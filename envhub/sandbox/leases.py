@@ -14,14 +14,17 @@ def is_gone(name: str) -> bool:
     parts = name.split("-")[-4:-1]
     if len(parts) != 3 or not parts[1].isdigit() or parts[0] != str(_namespace()):
         return False
-    return "-".join(parts) != _label_of(int(parts[1]))
+    try:
+        return "-".join(parts) != _label_of(int(parts[1]))
+    except OSError:  # such as too many open files: nothing is known of it
+        return False
 
 
 def _label_of(pid: int) -> str:
-    """The label of a process; empty where it is gone."""
+    """The label of a process; empty where it is gone. Raises OSError where that cannot be read."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
     return "" if status[0] == "Z" else f"{_namespace()}-{pid}-{status[19]}"
 

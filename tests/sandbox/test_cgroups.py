@@ -84,6 +84,23 @@ async def test_the_slots_are_gone_when_the_sandbox_is_closed(sandbox: ProcessSan
     assert not slots()
 
 
+async def test_two_sandboxes_of_a_process_do_not_share_slots(sandbox: ProcessSandbox):
+    assert (await sandbox.calls(HOG, "f", [[1, 1]]))[0].value == [0]
+    other = await tier(sandbox.tier, 1)
+    assert (await other.calls(HOG, "f", [[1, 1]]))[0].value == [0]
+    await other.close()
+    assert (await sandbox.calls(HOG, "f", [[1, 1]]))[0].value == [0]
+
+
+async def test_a_slot_that_somebody_removed_is_made_anew(sandbox: ProcessSandbox):
+    assert (await sandbox.calls(HOG, "f", [[1, 1]]))[0].value == [0]
+    for folder in slots():
+        cgroups.remove(folder)
+    assert (await sandbox.calls(HOG, "f", [[1, 1]]))[0].value == [0]
+    tight = (await sandbox.calls(HOG, "f", [[6, 40]], SandboxLimits(total_mb=128)))[0]
+    assert signal.SIGKILL in tight.value
+
+
 KILLED = """
 import asyncio, os, signal
 from envhub.sandbox import make_sandbox

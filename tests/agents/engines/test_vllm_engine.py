@@ -91,8 +91,15 @@ async def test_the_engine_process_ends_with_a_killed_parent(reference: Reference
 
 
 def _wait_for_engine(parent: "psutil.Process") -> None:
-    while not any("spawn_main" in " ".join(child.cmdline()) for child in parent.children(recursive=True)):
+    while not any(_is_engine(child) for child in parent.children(recursive=True)):
         assert parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE
+
+
+def _is_engine(process: "psutil.Process") -> bool:
+    try:
+        return "spawn_main" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # one of those that ask the machine what it is, gone meanwhile
+        return False
 
 
 def _lives(process: "psutil.Process") -> bool:
@@ -115,4 +122,4 @@ async def test_closing_ends_what_waits_and_can_be_repeated(engine: Engine) -> No
         await engine.generate(Request("late", [5], 4, FREE))
     with pytest.raises(EngineFault):
         await engine.update_weights(WeightUpdate(1, {}))
-    await until(lambda: not any(_lives(child) and "spawn_main" in " ".join(child.cmdline()) for child in children))
+    await until(lambda: not any(_lives(child) and _is_engine(child) for child in children))
