@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from envhub.rollout import Rollout
@@ -117,7 +118,7 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
         raise ValueError("no rollout has a token to train on")
     sampled = np.array([segment.origin == SAMPLED for segment in segments])
     counts = np.array([len(segment.token_ids) for segment in segments])
-    ids = np.frombuffer(b"".join([segment.packed_ids for segment in segments]), np.intc).astype(np.int64)
+    ids = np.frombuffer(b"".join([segment.packed_ids for segment in segments]), np.intc)
     trains = np.repeat(np.array(is_trained, np.float32), counts)
     turn_of = np.array([segment.turn for segment in segments]) * sampled
     behaviour = np.zeros(len(ids), np.float32)
@@ -127,7 +128,7 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
     ends = np.cumsum(counts)[np.cumsum(sizes) - 1]
     lengths = np.diff(ends, prepend=0)
     there = np.arange(int(lengths.max())) < lengths[:, None]
-    token_ids, mask, logprobs = (_padded(values, there) for values in (ids, trains, behaviour))
+    token_ids, mask, logprobs = _padded(ids, there, np.int64), _padded(trains, there), _padded(behaviour, there)
     turns = _padded(np.repeat(turn_of, counts), there) if turn_of.any() else None
     return Rows.bare(
         token_ids, mask, logprobs, torch.from_numpy(lengths), owner=torch.tensor(owners), rollout_groups=_group_numbers(rollouts),
@@ -135,9 +136,9 @@ def token_rows(rollouts: Sequence[Rollout]) -> Rows:
     )  # fmt: skip
 
 
-def _padded(values: np.ndarray, there: np.ndarray) -> Tensor:
+def _padded(values: np.ndarray, there: np.ndarray, dtype: DTypeLike = None) -> Tensor:
     """`values` in their order where `there` is, 0 elsewhere."""
-    out = np.zeros(there.shape, values.dtype)
+    out = np.zeros(there.shape, dtype or values.dtype)
     out[there] = values
     return torch.from_numpy(out)
 
@@ -164,8 +165,9 @@ def assign(rows: Rows, rewards: Tensor, algorithm: Algorithm, divergence: Tensor
 def _by_episode(rows: Rows, rewards: Tensor, algorithm: Algorithm, penalty: Tensor | None) -> Tensor:
     lengths = torch.zeros(len(rewards)).index_add_(0, rows.owner, rows.mask.sum(1))
     by_row = algorithm.estimator(rewards, rows.rollout_groups, lengths)[rows.owner]
-    if penalty is None and algorithm.gamma == 1.0 and not algorithm.critic:
-        return by_row[:, None] * rows.mask  # what follows would come to the same
+    if penalty is None and algorithm.gamma == 1.0 and (algorithm.lam == 1.0 or not algorithm.critic):
+        # What follows would come to the same.
+        return by_row[:, None] * rows.mask if not algorithm.critic else (by_row[:, None] - rows.values).mul_(rows.mask)
     token_rewards = _less(advantages.at_last_action(by_row, rows.mask), penalty)
     if algorithm.critic:
         return advantages.gae(token_rewards, rows.values, rows.mask, algorithm.gamma, algorithm.lam)
@@ -199,11 +201,13 @@ def _less(values: Tensor, penalty: Tensor | None) -> Tensor:
 
 def _group_numbers(rollouts: Sequence[Rollout]) -> Tensor:
     """The number of each rollout's group, [rollouts]. Raises ValueError for a group of different tasks."""
-    found: dict[str, tuple[int, Task]] = {}
-    numbers = []
+    found, firsts, numbers = dict[str, int](), list[Task](), list[int]()
     for rollout in rollouts:
         task = rollout.task
-        number, first = found.setdefault(rollout.group, (len(found), task))
+        number = found.setdefault(rollout.group, len(found))
+        if number == len(firsts):
+            firsts.append(task)
+        first = firsts[number]
         if first is not task and (task.id, task.index, task.seed) != (first.id, first.index, first.seed):
             raise ValueError(
                 f"the rollouts of group {rollout.group!r} have different tasks ({first.id!r} and {task.id!r}), so their "
