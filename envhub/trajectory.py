@@ -48,7 +48,9 @@ class Segment:
             object.__setattr__(self, "packed_ids", array("i", self.token_ids).tobytes())
             object.__setattr__(self, "packed_logprobs", array("f", self.logprobs).tobytes())
         except (TypeError, OverflowError) as error:
-            raise TokenRecordError(f"turn {self.turn}: tokens that are no integers with numbers for logprobs: {error}") from error
+            raise TokenRecordError(
+                f"turn {self.turn}: tokens that are no integers with numbers for logprobs: {error}"
+            ) from error
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

@@ -73,12 +73,13 @@ def go_on_after(saved: checkpoint.Checkpoint | None, path: Path, progress: Progr
 
     Raises UserError where it has made more of them already, DataError for damaged metrics.
     """
+    made = "" if saved is None else "1 step" if saved.step == 1 else f"{saved.step} steps"
     if saved is not None and saved.step > steps:
-        raise UserError(f"{path} has made {saved.step} steps already; give --steps {saved.step + 1} or more to go on")
+        raise UserError(f"{path} has made {made} already; give --steps {saved.step + 1} or more to go on")
     dropped = metrics.forget_after(path, -1 if saved is None else saved.step)
     progress.say(_ANEW if saved is None else f"going on after {_named(saved)}")
     if saved is not None and saved.step == steps:
-        progress.say(f"all {steps} steps are made: nothing is left to train")
+        progress.say(f"step {steps} of {steps} is made: nothing is left to train")
     if dropped:
         progress.warn(dropped)
 

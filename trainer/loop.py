@@ -201,6 +201,7 @@ class Trainer:
         await self.sync()
         self.finished = self._meta(self.sampler.position)
         await whole(self.save())
+        self.progress.say(f"checkpoint: {self._last()}")
         await self._compare(WARM)
 
     async def collect(self) -> Collected:

@@ -7,7 +7,7 @@ from envhub.records import RolloutStore
 from envhub.rollout import Rollout
 from envhub.trainer.evaluation import AFTER, BEFORE, MOMENTS
 from envhub.trainer.metrics import Row
-from envhub.trainer.text import chart, clipped, conversation
+from envhub.trainer.text import chart, clipped, conversation, middled
 
 _TASKS = 2
 _CLIPPED = 240
@@ -73,7 +73,7 @@ def samples(store: RolloutStore, environment: str, last: int) -> list[str]:
     for task in sorted(before.keys() & after.keys())[:_TASKS]:
         asked = next((text for role, text in conversation(before[task]) if role == "user"), "")
         lines += [
-            f"held-out task {clipped(task, 80)}: {clipped(asked, _CLIPPED)}",
+            f"held-out task {middled(task, 80)}: {clipped(asked, _CLIPPED)}",
             *(f"  {when}: {_answer(rollout)}" for when, rollout in (("before", before[task]), ("after", after[task]))),
         ]
     return lines

@@ -32,6 +32,15 @@ def clipped(text: str, size: int) -> str:
     return flat if len(flat) <= size else flat[: max(0, size - 1)] + "…"
 
 
+def middled(text: str, size: int) -> str:
+    """As `clipped`, with the middle left out: names that begin and end alike stay apart."""
+    flat = printable(" ".join(text[:_LONGEST].split()))
+    if len(flat) <= size:
+        return flat
+    head = max(0, size - 1) // 2
+    return f"{flat[:head]}…{flat[len(flat) - max(0, size - 1 - head) :]}"
+
+
 def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False) -> str:
     """The last values as bars between their lowest and highest, averaged where there are more than `width`.
 

@@ -147,11 +147,18 @@ def _sampled_blocks(file: Path) -> Iterator[bytes]:
 
 def _instead_of_config(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
-        return f"it holds a LoRA adapter: merge it into its base model and use that (envhub merge {folder})"
+        return f"it holds a LoRA adapter: merge it into its base model and use that (envhub merge {_run_of(folder)})"
     inside = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/config.json"))
     if inside:
         return f"did you mean {folder / inside[-1]}?"
     return "name a folder in Hugging Face layout, as save_pretrained and envhub's checkpoints make it"
+
+
+def _run_of(folder: Path) -> Path:
+    """The run that a checkpoint's model is of; otherwise its checkpoint, or the folder itself."""
+    if folder.name != "model":
+        return folder
+    return folder.parents[2] if folder.parents[1].name == "checkpoints" else folder.parent
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -371,9 +371,10 @@ def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _print_table(findings: Iterable[Finding]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from envhub.cli.tables import show
 
     colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -384,4 +385,4 @@ def _print_table(findings: Iterable[Finding]) -> None:
         table.add_row(f"[{colours[finding.status]}]{finding.status}[/]", finding.name, escape(finding.detail))
         if finding.remedy:
             table.add_row("", "", f"[bold]to do:[/] {escape(finding.remedy)}")
-    Console().print(table)
+    show(table, markup=True)

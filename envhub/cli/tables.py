@@ -1,14 +1,29 @@
 """Tables of evaluations."""
 
+import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from envhub.outcome import Outcome
 
 if TYPE_CHECKING:
     from envhub.agents.evaluation import Comparison, Summary
+
+
+_WIDEST = 10_000  # columns of a file or a pipe, where nothing is folded
+
+
+def show(*parts: RenderableType, markup: bool = False) -> None:
+    """Print to stdout, with rich's markup or as it is; where that is no terminal, nothing is folded and no line is filled up with blanks."""
+    if sys.stdout.isatty():
+        Console(highlight=False).print(*parts, sep="\n", markup=markup)
+        return
+    console = Console(highlight=False, width=_WIDEST)
+    with console.capture() as captured:
+        console.print(*parts, sep="\n", markup=markup)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_summary(summary: "Summary", title: str) -> None:
@@ -29,15 +44,13 @@ def print_summary(summary: "Summary", title: str) -> None:
         table.add_row(name, str(count), f"of {summary.rollouts} rollouts")
     for name, count in sorted(summary.faults.items()):
         table.add_row(f"fault: {name}", str(count), f"of {summary.rollouts} rollouts; not counted in any rate")
-    console = Console(highlight=False)
-    console.print(table, markup=False)
+    show(table)
     for kind, error in sorted(summary.first_errors.items()):
         count = summary.faults.get(kind) or summary.outcomes.get(Outcome.MODEL_FAULT.value, 0)
-        console.print(
+        print(
             f"fault {kind}: {count} of {summary.rollouts} rollouts; "
-            f"the first, of task {error.task}, sample {error.member}: {error.text}",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+            f"the first, of task {error.task}, sample {error.member}: {error.text}"
+        )
 
 
 def print_comparison(comparison: "Comparison", first: str, second: str) -> None:
@@ -49,4 +62,4 @@ def print_comparison(comparison: "Comparison", first: str, second: str) -> None:
     table.add_row(
         "difference", str(comparison.difference), f"second - first over {comparison.tasks} shared tasks; {verdict}"
     )
-    Console(highlight=False).print(table, markup=False)
+    show(table)

@@ -284,7 +284,7 @@ def test_the_merged_model_is_evaluated(merged: Path, letters: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["", "checkpoints/step-000001", "checkpoints/step-000002/model"])
 def test_an_adapter_is_no_model_and_the_remedy_is_said(finished: Path, place: str):
-    with pytest.raises(UserError, match=r"holds a LoRA adapter: merge it .*\(envhub merge .*/model\)"):
+    with pytest.raises(UserError, match=r"holds a LoRA adapter: merge it .*\(envhub merge .*/whole\)"):
         resolve_model(str(finished / place))
 
 

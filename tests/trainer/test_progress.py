@@ -6,6 +6,7 @@ import io
 from rich.console import Console
 
 from envhub.trainer.progress import Progress
+from envhub.trainer.text import middled
 
 
 async def test_what_takes_long_says_so_where_there_is_no_terminal():
@@ -23,3 +24,10 @@ async def test_what_is_quick_says_nothing():
     async with Progress(Console(file=said)).during(lambda: "never"):
         await asyncio.sleep(0)
     assert said.getvalue() == ""
+
+
+def test_names_that_begin_alike_stay_apart_when_they_are_cut():
+    names = [f"guess_number/{'a' * 100}/{number}" for number in range(2)]
+    cut = [middled(name, 40) for name in names]
+    assert [len(name) for name in cut] == [40, 40] and cut[0].endswith("/0") and cut[1].endswith("/1")
+    assert middled("short", 40) == "short" and middled("abcdef", 3) == "a…f"

@@ -64,7 +64,7 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_anew(folder: Path):
 
 @pytest.mark.slow
 def test_fewer_steps_than_are_made_are_refused_and_as_many_leave_nothing_to_do(folder: Path):
-    assert "all 1 steps are made: nothing is left to train\n" in run(folder, steps=1)
+    assert "step 1 of 1 is made: nothing is left to train\n" in run(folder, steps=1)
     run(folder, steps=2)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     with pytest.raises(UserError, match="has made 2 steps already; give --steps 3 or more to go on"):

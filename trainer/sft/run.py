@@ -54,7 +54,7 @@ class Planned:
             f"{len(self.batches.examples)} samples to train with {sum(e.trained for e in self.batches.examples)} tokens",
             f"{len(self.held)} held out",
             f"{examples.cut} cut and {examples.dropped} dropped at {examples.max_tokens} tokens",
-            f"{self.steps} steps",
+            f"{self.steps} step{'' if self.steps == 1 else 's'}",
         ]
         return "; ".join(parts)
 

@@ -49,10 +49,11 @@ def _plugins(group: str) -> list[dict[str, str]]:
 
 
 def _print(title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from envhub.cli.tables import show
 
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False, padding=(0, 2))
     for row in rows:
         table.add_row(row["name"], row["source"], row["about"])
-    Console(highlight=False).print(table, "", markup=False)
+    show(table, "")
