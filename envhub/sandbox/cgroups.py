@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +101,7 @@ class Slots:
         self._number = next(_numbers)  # each has slots of its own, which nobody else removes
         self._lock = threading.Lock()
         self._hierarchies, self.missing = places()
+        weakref.finalize(self, _close_all, self._slots, os.getpid())  # of a sandbox that nobody closed, too
 
     def __bool__(self) -> bool:
         return not self.missing
@@ -119,8 +121,13 @@ class Slots:
 
     def close(self) -> None:
         """Remove all."""
-        while self._slots:
-            self._slots.popitem()[1].close()
+        _close_all(self._slots, os.getpid())
+
+
+def _close_all(slots: dict[int, Slot], owner: int) -> None:
+    """Remove slots, if this is the process that made them and no fork of it."""
+    while slots and os.getpid() == owner:
+        slots.popitem()[1].close()
 
 
 @functools.cache

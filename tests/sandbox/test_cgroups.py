@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,6 +54,11 @@ def slots() -> set[Path]:
     return {folder for parent in parents for folder in parent.glob(f"envhub-slot-*-{os.getpid()}-*")}
 
 
+def present(folders: list[str]) -> list[str]:
+    """Those of the folders that exist."""
+    return [folder for folder in folders if Path(folder).exists()]
+
+
 async def test_children_are_killed_that_take_more_than_all_may(sandbox: ProcessSandbox):
     limits = SandboxLimits(total_mb=128)
     roomy, tight = [(await sandbox.calls(HOG, "f", [[count, 40]], limits))[0] for count in (2, 6)]
@@ -78,10 +84,33 @@ async def test_files_count_and_leave_nothing_to_the_next_box(sandbox: ProcessSan
 
 
 async def test_the_slots_are_gone_when_the_sandbox_is_closed(sandbox: ProcessSandbox):
-    await sandbox.calls(HOG, "f", [[1, 1]])
-    assert slots()
-    await sandbox.close()
-    assert not slots()
+    of_others = slots()
+    other = await tier(sandbox.tier, 1)
+    await other.calls(HOG, "f", [[1, 1]])
+    assert slots() - of_others
+    await other.close()
+    assert not slots() - of_others
+
+
+UNCLOSED = """
+import asyncio, os
+from envhub.sandbox import cgroups, default_sandbox
+
+asyncio.run(default_sandbox().calls("def f(): return 1", "f", [[]]))
+if not os.fork():
+    raise SystemExit
+os.wait()
+parents = {hierarchy.parent for hierarchy in cgroups.places()[0]}
+print(*[folder for parent in parents for folder in parent.glob(f"envhub-slot-*-{os.getpid()}-*")])
+"""
+
+
+async def test_a_process_that_closes_no_sandbox_leaves_no_slot(sandbox: ProcessSandbox):
+    command = {"args": [sys.executable, "-c", UNCLOSED], "env": os.environ | {"ENVHUB_SANDBOX": sandbox.tier}}
+    run = await asyncio.to_thread(subprocess.run, **command, capture_output=True, text=True, timeout=60, check=True)
+    made = run.stdout.split()
+    assert made
+    assert not present(made)
 
 
 async def test_two_sandboxes_of_a_process_do_not_share_slots(sandbox: ProcessSandbox):
