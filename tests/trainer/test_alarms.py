@@ -18,8 +18,13 @@ PROMPT = [5 + i for i in range(40)]
 OPTIONS = Optimization(learning_rate=1e-2, precision="float32")
 
 
+def exact_engine(model: Path) -> TransformersEngine:
+    """In the trainer's precision, also on a machine that computes bfloat16 quickly."""
+    return TransformersEngine(str(model), dtype="float32")
+
+
 async def test_a_canary_tells_stale_weights_from_new_ones(tiny_path: Path, make_rollout):
-    engine, strategy = TransformersEngine(str(tiny_path)), TorchStrategy(tiny_path, OPTIONS, device="cpu")
+    engine, strategy = exact_engine(tiny_path), TorchStrategy(tiny_path, OPTIONS, device="cpu")
     await engine.start()
     try:
         canary = Canary(engine, strategy, PROMPT, 0.8)
@@ -36,7 +41,7 @@ async def test_a_canary_tells_stale_weights_from_new_ones(tiny_path: Path, make_
 
 
 async def test_one_wrong_answer_is_counted_and_ends_no_run(tiny_path: Path):
-    engine, strategy = TransformersEngine(str(tiny_path)), TorchStrategy(tiny_path, OPTIONS, device="cpu")
+    engine, strategy = exact_engine(tiny_path), TorchStrategy(tiny_path, OPTIONS, device="cpu")
     await engine.start()
     wrong = iter([0.0, 0.5, 0.5, 0.0, 0.5, 0.6, 0.7])
     try:

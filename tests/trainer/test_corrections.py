@@ -173,7 +173,8 @@ def test_a_run_with_several_updates_compares_the_engine_with_its_first_only(tmp_
     values = {"env": "guess_number", "max_turns": 1, "max_turn_tokens": 8, "steps": 1, "eval_tasks": 0}
     config = resolve(
         {"preset": "test", "algo": "reinforce", "correction": "bypass", "updates_per_step": 4, "learning_rate": 1e-2,
-         "entropy_coef": 1.0, "tensorboard": False, "output": tmp_path / "run", **values}
+         "entropy_coef": 1.0, "tensorboard": False, "precision": "float32", "engine_options": {"dtype": "float32"},
+         "output": tmp_path / "run", **values}
     )  # fmt: skip
     (row,) = read_metrics(asyncio.run(train(config)))
     assert 0 < row["max_mismatch"] < 1e-3  # later updates are of a policy that has moved by much more

@@ -23,13 +23,16 @@ from envhub.trainer.run import train
 pytestmark = pytest.mark.slow
 
 
+EXACT = {"precision": "float32", "engine_options": {"dtype": "float32"}}  # also on CPUs with bf16 instructions
+
+
 def run(output: Path, env: str, resume: Path | None = None, **values: object) -> Path:
     config = resolve({"preset": "test", "env": env, "output": output, "tensorboard": False, **values})
     return asyncio.run(train(config, resume=resume))
 
 
 def test_a_run_leaves_a_folder_that_tells_all(tmp_path: Path, letters: str):
-    folder = run(tmp_path / "run", letters, tensorboard=True, algo="reinforce_baseline")
+    folder = run(tmp_path / "run", letters, tensorboard=True, algo="reinforce_baseline", **EXACT)
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((folder / "tensorboard").glob("events*"))
     rows = read_metrics(folder)
@@ -123,7 +126,7 @@ def test_several_updates_and_a_kl_to_the_initial_model(tmp_path: Path, letters: 
 
 
 def test_weights_travel_by_a_folder_too(tmp_path: Path, letters: str):
-    folder = run(tmp_path / "run", letters, transfer="folder", eval_tasks=0)
+    folder = run(tmp_path / "run", letters, transfer="folder", eval_tasks=0, **EXACT)
     assert all(row["max_mismatch"] < 1e-3 for row in read_metrics(folder))
 
 
