@@ -1,5 +1,7 @@
 """Estimators of the KL divergence to a reference, per token, at tokens sampled from the policy (Schulman 2020)."""
 
+import math
+
 from torch import Tensor
 
 
@@ -25,7 +27,12 @@ def k3_unbiased(logprobs: Tensor, reference: Tensor) -> Tensor:
 
 
 def adapted(coefficient: float, divergence: float, target: float, rollouts: int, horizon: int) -> float:
-    """The coefficient after a step whose mean KL was `divergence` (arXiv 1909.08593): its error, cut to ±20 %, moves it."""
+    """The coefficient after a step whose mean KL was `divergence` (arXiv 1909.08593): its error, cut to ±20 %, moves it.
+
+    A divergence that is not finite tells nothing, and moves nothing.
+    """
+    if not math.isfinite(divergence):
+        return coefficient
     error = max(-0.2, min(0.2, divergence / target - 1))
     return coefficient * (1 + error * rollouts / horizon)
 

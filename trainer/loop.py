@@ -173,9 +173,9 @@ class Trainer:
         oldest = self.version - self.config.overlap
         for rollout in rollouts:
             versions = {version for segment in rollout.trajectory.segments for version in segment.versions}
-            if versions and not oldest <= min(versions) <= max(versions) <= self.version:
+            if outside := [version for version in versions if not oldest <= version <= self.version]:
                 raise EngineFault(
-                    f"engine {self.agent.engine.name!r} gave a token of weight version {min(versions)} to a step that learns "
+                    f"engine {self.agent.engine.name!r} gave a token of weight version {min(outside)} to a step that learns "
                     f"from versions {oldest} to {self.version}"
                 )
 
@@ -191,6 +191,7 @@ class Trainer:
             self.strategy, self.agent.renderer, self.plan.environment, env_config=config.env_config, split=config.split,
             seed=config.seed, steps=config.warm_start, size=config.tasks_per_step * config.group_size,
             longest=self.agent.engine.max_context, parser=config.parser,
+            concurrency=config.concurrency,
         )  # fmt: skip
         async for report in reports:
             done += 1

@@ -88,8 +88,11 @@ def _lora(settings: dict[str, object]) -> lora.Lora:
     plain = isinstance(rank, int) and isinstance(alpha, int | float) and isinstance(targets, list) and targets
     if not plain or settings.get("peft_type") != "LORA":
         raise ValueError(f"{lora.SETTINGS} describes no plain LoRA with r, lora_alpha and a list of target_modules")
-    for name, usual in {"bias": "none", "use_rslora": False, "use_dora": False, "modules_to_save": None}.items():
-        if settings.get(name, usual) != usual:
+    usual = {
+        "bias": "none", "use_rslora": False, "use_dora": False, "modules_to_save": None, "alpha_pattern": {}, "rank_pattern": {},
+    }  # fmt: skip
+    for name, value in usual.items():
+        if (settings.get(name) or value) != value:
             raise ValueError(
                 f"{lora.SETTINGS} has {name} {settings[name]!r}, which is not merged here; use PEFT's own merge"
             )

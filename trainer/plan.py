@@ -47,6 +47,11 @@ def plan(config: TrainConfig) -> Plan:
             raise UserError(
                 f"{name} is of a critic, and algorithm {algorithm.name!r} has none; leave it out, or use ppo"
             )
+    if config.critic_warmup and config.critic_warmup >= config.steps:
+        raise UserError(
+            f"critic_warmup {config.critic_warmup} is not below the {config.steps} steps of the run, so the policy would "
+            "never be trained: lower it, or raise steps"
+        )
     for name in ("kl_target", "reference_every", "reference"):
         if getattr(config, name) and not algorithm.kl_coef:
             raise UserError(f"{name} is of the KL to a reference, which has no weight: set kl_coef above 0")

@@ -124,7 +124,11 @@ class RolloutPool:
                 raise _first(problem) from None
             raise
         group.rollouts.sort(key=lambda rollout: rollout.member)
-        await self._score_group(group)
+        try:
+            await self._score_group(group)
+        except BaseException:
+            self._drop_all(group, "cancelled")
+            raise
         self._check_size(group, size)
         return group
 

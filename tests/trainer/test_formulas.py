@@ -1,6 +1,7 @@
 """Golden values to 1e-6 in float64, and properties that they cannot show."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,9 @@ def test_inserted_observation_tokens_change_nothing():
     narrow_values = advantages.whiten_tokens(tokens.expand_as(MASK), MASK)
     wide_values = advantages.whiten_tokens(tokens.expand_as(wide), wide)
     assert torch.allclose(narrow_values, torch.cat([wide_values[:, :2], wide_values[:, 5:]], 1))
+
+
+@pytest.mark.parametrize("divergence", [math.nan, math.inf, -math.inf])
+def test_a_divergence_that_is_not_finite_moves_no_coefficient(divergence: float):
+    assert kl.adapted(0.1, divergence, 0.01, 8, 100) == 0.1
+    assert kl.adapted(0.1, 1.0, 0.01, 8, 100) > 0.1

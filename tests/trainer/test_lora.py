@@ -320,6 +320,11 @@ def without_a_matrix(folder: Path) -> None:
     save_file({name: value for name, value in tensors.items() if "layers.3" not in name}, folder / lora.WEIGHTS)
 
 
+def with_an_alpha_for_a_layer(folder: Path) -> None:
+    file = folder / lora.SETTINGS
+    file.write_text(json.dumps({**json.loads(file.read_text()), "alpha_pattern": {"q_proj": 64}}))
+
+
 def cut(folder: Path) -> None:
     (folder / lora.WEIGHTS).write_bytes((folder / lora.WEIGHTS).read_bytes()[:-100])
 
@@ -331,6 +336,7 @@ def cut(folder: Path) -> None:
         (of_another_base, "fingerprint 0000000000000000"),
         (without_its_base, "no such folder.*--base"),
         (without_a_matrix, "it is not of these 28 layers"),
+        (with_an_alpha_for_a_layer, "has alpha_pattern .*, which is not merged here"),
         (cut, f"{lora.WEIGHTS} cannot be read"),
         (lambda folder: (folder / lora.SETTINGS).write_text("{}"), "no plain LoRA"),
         (lambda folder: (folder / lora.SETTINGS).write_text("{"), f"{lora.SETTINGS} is no JSON"),

@@ -211,6 +211,7 @@ def test_groups_of_equal_rewards_are_replaced_and_counted(tmp_path: Path, letter
         ({"reference_every": 2}, "reference_every is of the KL to a reference"),
         ({"filter_rounds": 2, "group_size": 1, "algo": "reinforce"}, "group_size is at least 2"),
         ({"critic_warmup": 2}, "critic_warmup is of a critic, and algorithm 'reinforce_baseline' has none"),
+        ({"critic_warmup": 2, "algo": "ppo"}, "critic_warmup 2 is not below the 2 steps of the run"),
         ({"warmup_steps": 2}, "warmup_steps 2 is not below the 2 optimizer steps"),
     ],
 )

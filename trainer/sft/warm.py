@@ -28,6 +28,7 @@ async def warm_start(
     size: int,
     longest: int | None,
     parser: str,
+    concurrency: int,
 ) -> AsyncIterator[StepReport]:
     """Take `steps` optimizer steps on episodes of the environment's oracle, `size` samples each, and yield their reports.
 
@@ -44,6 +45,7 @@ async def warm_start(
         tasks=min(_MOST_TASKS, steps * size),
         seed=seed,
         parser=parser,
+        concurrency=concurrency,
     )
     examples = Examples(longest or 1 << 20)
     learn_oracle(spec, played, None, examples)

@@ -242,6 +242,18 @@ async def test_a_failing_group_reward_drops_its_group_as_its_fault(write_environ
     assert pool.ledger.dropped == {"reward:longest": 3}
 
 
+async def test_cancelling_a_group_that_is_scored_balances_the_ledger(write_environment) -> None:
+    spec = write_environment("import time\n" + GROUPED.format(body="time.sleep(0.3); return [0.0] * 3"), "Grouped")
+    pool = _pool(spec)
+    running = asyncio.create_task(pool.run_group(pool.tasks.get("train", 0), 3))
+    while pool.ledger.buffered < 3:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (pool.ledger.buffered, pool.ledger.dropped) == (0, {"cancelled": 3})
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(failures=st.integers(0, 6), retries=st.integers(0, 2), size=st.integers(1, 4), groups=st.integers(1, 3))
 def test_every_rollout_comes_out_once_whatever_fails(flaky, failures, retries, size, groups) -> None:
