@@ -146,17 +146,18 @@ async def _train(
             config, planned, agent, strategy, make_transfer(config.transfer, folder.path / "transfer"), start.tokenizer,
             folder, store, log, progress,
         )  # fmt: skip
-        if start.saved is None:
-            trainer.forget()
-        else:
-            trainer.resume(start.saved)
         try:
-            with computing_with(trainer_threads(config)):
-                async with Watchdog():
-                    await trainer.run()
-        except EnvhubError:
-            progress.tell(how_to_go_on(folder.path, "train"))
-            raise
+            if start.saved is None:
+                trainer.forget()
+            else:
+                trainer.resume(start.saved)
+            try:
+                with computing_with(trainer_threads(config)):
+                    async with Watchdog():
+                        await trainer.run()
+            except EnvhubError:
+                progress.tell(how_to_go_on(folder.path, "train"))
+                raise
         finally:
             await trainer.pool.close()
             log.close()
