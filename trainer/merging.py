@@ -88,11 +88,12 @@ def _lora(settings: dict[str, object]) -> lora.Lora:
     plain = isinstance(rank, int) and isinstance(alpha, int | float) and isinstance(targets, list) and targets
     if not plain or settings.get("peft_type") != "LORA":
         raise ValueError(f"{lora.SETTINGS} describes no plain LoRA with r, lora_alpha and a list of target_modules")
-    usual = {
-        "bias": "none", "use_rslora": False, "use_dora": False, "modules_to_save": None, "alpha_pattern": {}, "rank_pattern": {},
+    merged = {
+        "bias": ("none",), "use_rslora": (False,), "use_dora": (False,), "modules_to_save": (None,),
+        "alpha_pattern": ({}, None), "rank_pattern": ({}, None),
     }  # fmt: skip
-    for name, value in usual.items():
-        if (settings.get(name) or value) != value:
+    for name, values in merged.items():
+        if settings.get(name, values[0]) not in values:
             raise ValueError(
                 f"{lora.SETTINGS} has {name} {settings[name]!r}, which is not merged here; use PEFT's own merge"
             )

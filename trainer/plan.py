@@ -47,7 +47,7 @@ def plan(config: TrainConfig) -> Plan:
             raise UserError(
                 f"{name} is of a critic, and algorithm {algorithm.name!r} has none; leave it out, or use ppo"
             )
-    if config.critic_warmup and config.critic_warmup >= config.steps:
+    if config.critic_warmup >= config.steps:
         raise UserError(
             f"critic_warmup {config.critic_warmup} is not below the {config.steps} steps of the run, so the policy would "
             "never be trained: lower it, or raise steps"

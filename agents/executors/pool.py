@@ -116,18 +116,14 @@ class RolloutPool:
                 for place, member in enumerate(numbers):
                     title = f"rollout of environment {self.spec.id!r}, task {task.id}"
                     scope.create_task(self._member(group, member, ended, place), name=title)
+            group.rollouts.sort(key=lambda rollout: rollout.member)
+            await self._score_group(group)
         except BaseException as problem:
             unended = ended.count(False)
             self.ledger.drop("cancelled", unended)
             self.ledger.drop("cancelled", len(group.rollouts), buffered=True)
             if isinstance(problem, BaseExceptionGroup):
                 raise _first(problem) from None
-            raise
-        group.rollouts.sort(key=lambda rollout: rollout.member)
-        try:
-            await self._score_group(group)
-        except BaseException:
-            self._drop_all(group, "cancelled")
             raise
         self._check_size(group, size)
         return group
