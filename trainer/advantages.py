@@ -110,9 +110,7 @@ def _gae(token_rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam:
     return torch.where(chosen, out, 0.0).t().contiguous()
 
 
-def whiten_tokens(
-    advantages: Tensor, mask: Tensor, epsilon: float = 1e-8, *, centre: bool = True, unbiased: bool = False
-) -> Tensor:
+def whiten_tokens(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8, *, unbiased: bool = False) -> Tensor:
     """(A - mean) / std over all action tokens of the batch; 0 elsewhere. The variance is the population's, or `unbiased`.
 
     `advantages` and `mask` [rows, tokens]. Mean and variance weigh tokens, so long rollouts weigh more (REINFORCE++,
@@ -121,7 +119,6 @@ def whiten_tokens(
     mask = mask.to(advantages.dtype)
     count = mask.sum().clamp(min=1)
     out = advantages * mask
-    if centre:
-        out.addcmul_(mask, -out.sum() / count)
+    out.addcmul_(mask, -out.sum() / count)
     variance = torch.linalg.vector_norm(out).square() / ((count - 1).clamp(min=1) if unbiased else count)
     return out.mul_(variance.clamp(min=epsilon).rsqrt())

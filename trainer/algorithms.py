@@ -126,6 +126,11 @@ class Algorithm:
         return low or 0.0, math.inf if high is None else high
 
     @property
+    def bounds(self) -> tuple[str, ...]:
+        """Those of `clip_low`, `clip_high` and `dual_clip` that the loss reads."""
+        return LOSSES[self.loss].bounds
+
+    @property
     def bypass(self) -> bool:
         """Whether the loss's pi_old is the engine's mu, so that its ratio itself corrects."""
         return CORRECTIONS[self.correction].bypass
@@ -136,7 +141,7 @@ class Algorithm:
 
     def token_losses(self, logprobs: Tensor, old: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """The policy loss of every token [rows, tokens], of advantages `values` of that shape."""
-        return LOSSES[self.loss](self, logprobs, old, values, mask)
+        return LOSSES[self.loss].of(self, logprobs, old, values, mask)
 
     def corrected(self, loss: Tensor, step: Step) -> Tensor:
         """The token losses [rows, tokens] times the weights of the correction, where it has any."""
@@ -146,13 +151,13 @@ class Algorithm:
     def clipped(self, logprobs: Tensor, old: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Where the loss's bounds bind, as 0 or 1 [rows, tokens]; GSPO's bind whole rows; SAPO and NLL have none."""
         low, high = self.clip_low, self.clip_high
-        if self.loss in ("sapo", "nll"):
+        if not self.bounds:
             return torch.zeros_like(mask)
         if self.loss == "gspo":
             logprobs = losses.sequence_log_ratio(logprobs, old, mask).expand_as(mask)
             old = torch.zeros_like(logprobs)
         if self.loss == "gmpo":  # its bounds are in log space
-            low, high = 1 - math.exp(-high), math.exp(high) - 1
+            low, high = 1 - math.exp(-low), math.exp(high) - 1
         return losses.clipped(logprobs, old, values, low, high)
 
     def weights(self, mask: Tensor, owner: Tensor, groups: Tensor) -> Tensor:
@@ -160,15 +165,32 @@ class Algorithm:
         return AGGREGATIONS[self.aggregation](mask, owner, groups, self.length)
 
 
-PolicyLoss: TypeAlias = Callable[[Algorithm, Tensor, Tensor, Tensor, Tensor], Tensor]
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """A policy loss of (algorithm, log pi, log pi_old, advantages, mask), all [rows, tokens], and the bounds it reads."""
+
+    of: Callable[[Algorithm, Tensor, Tensor, Tensor, Tensor], Tensor]
+    bounds: tuple[str, ...] = ()
+
+
+_CLIP = ("clip_low", "clip_high")
 
 LOSSES: dict[str, PolicyLoss] = {
-    "ppo": lambda a, new, old, values, mask: losses.ppo(new, old, values, a.clip_low, a.clip_high, a.dual_clip),
-    "gspo": lambda a, new, old, values, mask: losses.gspo(new, old, values, mask, a.clip_low, a.clip_high),
-    "gmpo": lambda a, new, old, values, mask: losses.gmpo(new, old, values, mask, a.clip_high),
-    "cispo": lambda a, new, old, values, mask: losses.cispo(new, old, values, a.clip_low, a.clip_high),
-    "sapo": lambda a, new, old, values, mask: losses.sapo(new, old, values),
-    "nll": lambda a, new, old, values, mask: -values * new,
+    "ppo": PolicyLoss(
+        lambda a, new, old, values, mask: losses.ppo(new, old, values, a.clip_low, a.clip_high, a.dual_clip),
+        losses.BOUNDS,
+    ),
+    "gspo": PolicyLoss(
+        lambda a, new, old, values, mask: losses.gspo(new, old, values, mask, a.clip_low, a.clip_high), _CLIP
+    ),
+    "gmpo": PolicyLoss(
+        lambda a, new, old, values, mask: losses.gmpo(new, old, values, mask, a.clip_low, a.clip_high), _CLIP
+    ),
+    "cispo": PolicyLoss(
+        lambda a, new, old, values, mask: losses.cispo(new, old, values, a.clip_low, a.clip_high), _CLIP
+    ),
+    "sapo": PolicyLoss(lambda a, new, old, values, mask: losses.sapo(new, old, values)),
+    "nll": PolicyLoss(lambda a, new, old, values, mask: -values * new),
 }
 
 

@@ -24,7 +24,7 @@ def rollouts_of(groups: list[Group]) -> list[Rollout]:
 
 
 def has_spread(group: Group) -> bool:
-    """Whether the rewards of a group differ: where they do not, a comparison teaches nothing."""
+    """Whether the rewards of a group differ as the environment gave them, before any shaping (as DAPO filters)."""
     return len({rollout.reward for rollout in group.rollouts}) > 1
 
 

@@ -79,7 +79,8 @@ class TrainConfig(BaseModel):
         0,
         ge=0,
         le=1_000,
-        description="how many times groups of equal rewards, which teach nothing, are replaced by other tasks' (0: kept)",
+        description="how many times groups of equal rewards (before they are shaped), which teach nothing, are replaced by "
+        "other tasks' (0: kept)",
     )
     minimum_group: int | None = Field(
         None, ge=1, le=4_096, description="smallest group that is kept after faults (default: 2)"
@@ -203,8 +204,6 @@ class TrainConfig(BaseModel):
     def _consistent(self) -> "TrainConfig":
         if self.minimum_group is not None and self.minimum_group > self.group_size:
             raise ValueError(f"minimum_group {self.minimum_group} is larger than group_size {self.group_size}")
-        if self.warmup_steps >= (total := self.steps * self.updates_per_step):
-            raise ValueError(f"warmup_steps {self.warmup_steps} is not below the {total} optimizer steps of the run")
         for tasks, samples in (("tasks_per_step", "group_size"), ("eval_tasks", "eval_samples")):
             count = getattr(self, tasks) * getattr(self, samples)
             if count > _MOST_ROLLOUTS:

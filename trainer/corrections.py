@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from envhub.trainer.kl import k3
+from envhub.trainer.losses import bounded, ratio
 
 
 def importance(old: Tensor, behaviour: Tensor) -> Tensor:
     """w [rows, tokens], the log-ratio clamped to ±20."""
-    return (old - behaviour).clamp(-20, 20).exp().detach()
+    return ratio(old, behaviour).detach()
 
 
 def truncated(weights: Tensor, cap: float = 2.0) -> Tensor:
@@ -32,7 +33,7 @@ def sequence_log_weight(old: Tensor, behaviour: Tensor, mask: Tensor, *, mean: b
     total = torch.where(mask.bool(), old - behaviour, 0.0).sum(1, keepdim=True)
     if mean:
         total = total / mask.sum(1, keepdim=True).clamp(min=1)
-    return total.clamp(-20, 20).detach()
+    return bounded(total).detach()
 
 
 def sequence_truncated(old: Tensor, behaviour: Tensor, mask: Tensor, cap: float = 2.0) -> Tensor:
@@ -108,7 +109,12 @@ CORRECTIONS: dict[str, Correction] = {
 }
 
 
-def effective_sample_size(weights: Tensor, mask: Tensor) -> Tensor:
+def effective_sample_size(weights: Tensor, mask: Tensor) -> float:
     """(Σw)² / (n·Σw²) over the masked tokens; 1 when all weights are equal."""
     chosen = weights[mask.bool()]
-    return chosen.sum() ** 2 / (chosen.numel() * (chosen**2).sum()).clamp(min=1e-12)
+    return effective_share(float(chosen.sum()), float((chosen**2).sum()), chosen.numel())
+
+
+def effective_share(total: float, squares: float, count: float) -> float:
+    """The same from Σw, Σw² and n; 1 where there is no weight."""
+    return total**2 / (count * squares) if squares else 1.0

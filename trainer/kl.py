@@ -4,6 +4,8 @@ import math
 
 from torch import Tensor
 
+from envhub.trainer.losses import bounded
+
 
 def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
     """log pi - log ref. Unbiased; as a term of the loss its expected gradient is 0, so it belongs into the reward."""
@@ -17,7 +19,7 @@ def k2(logprobs: Tensor, reference: Tensor) -> Tensor:
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     """exp(d) - d - 1 with d = log ref - log pi, clamped to ±20. Unbiased and never negative."""
-    difference = (reference - logprobs).clamp(-20, 20)
+    difference = bounded(reference - logprobs)
     return difference.exp() - difference - 1
 
 

@@ -9,6 +9,7 @@ import torch
 
 from envhub.records import write_rollouts
 from envhub.rollout import Rollout
+from envhub.tasks import hashed_seed
 from envhub.trainer import alarms, kl
 from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows, assign, split, token_rows
@@ -37,12 +38,17 @@ class Learner:
     def update(self, rollouts: list[Rollout], done: int) -> dict[str, float]:
         """Take the optimizer steps on a step's rollouts, after `done` finished steps, and return their metrics, averaged.
 
-        Empty where no rollout has an action token. Raises UserError where the first update moves no parameter, and for the
+        Empty where no rollout has an action token; the reference is refreshed all the same when it is time. Raises UserError where the first update moves no parameter, and for the
         third in a row that is not finite.
         """
+        values = self._learn(rollouts, done) if any(r.trajectory.action_tokens for r in rollouts) else {}
+        every = self.config.reference_every
+        if every and (done + 1) % every == 0:
+            self.strategy.refresh_reference()
+        return values
+
+    def _learn(self, rollouts: list[Rollout], done: int) -> dict[str, float]:
         config, algorithm = self.config, self.algorithm
-        if not any(rollout.trajectory.action_tokens for rollout in rollouts):
-            return {}
         rows = token_rows(rollouts)
         by_turn = algorithm.credit == "turn"
         rewards = self.shaping.by_turn(rollouts) if by_turn else self.shaping(rollouts)
@@ -51,7 +57,7 @@ class Learner:
         divergence = self._divergence(rows)
         assign(rows, rewards, algorithm, divergence)
         several = config.updates_per_step > 1 and not algorithm.bypass  # which takes the engine's logprobs
-        generator = torch.Generator().manual_seed(config.seed + done)
+        generator = torch.Generator().manual_seed(hashed_seed("updates", config.seed, done))
         reports: list[StepReport] = []
         only_critic = algorithm.critic and done < config.critic_warmup
         parts = split(rows, min(config.updates_per_step, len(rows)), algorithm, generator)
@@ -77,7 +83,7 @@ class Learner:
             self.moved = values["gradient_norm"] > 0
         if divergence is not None:
             values["kl"] = float((divergence * rows.mask).sum()) / rows.action_tokens
-        return values | self._adapt(values.get("kl"), len(rollouts), done + 1)
+        return values | self._adapt(values.get("kl"), len(rollouts))
 
     def count_skipped(self, reasons: Sequence[str], step: int, rollouts: Sequence[Rollout] = ()) -> None:
         """Count the updates of `step` that were not finite, for these reasons; empty for one that was made.
@@ -90,16 +96,14 @@ class Learner:
             write_rollouts(Path(kept), rollouts)
         self.skipped = alarms.count_skipped(self.skipped, step, reasons, self.warn, kept=kept)
 
-    def _adapt(self, divergence: float | None, rollouts: int, step: int) -> dict[str, float]:
-        """Move the weight of the KL towards its target, and the reference to the policy when it is time."""
+    def _adapt(self, divergence: float | None, rollouts: int) -> dict[str, float]:
+        """Move the weight of the KL towards its target."""
         config, used = self.config, self.algorithm.kl_coef
         if divergence is None:
             return {}
         if config.kl_target is not None:
             coefficient = kl.adapted(used, divergence, config.kl_target, rollouts, config.kl_horizon)
             self.algorithm = self.algorithm.with_options(kl_coef=coefficient)
-        if config.reference_every and step % config.reference_every == 0:
-            self.strategy.refresh_reference()
         return {"kl_coef": used}
 
     def _divergence(self, rows: Rows) -> torch.Tensor | None:

@@ -150,11 +150,8 @@ class Trainer:
         kept = [group for group in groups if has_spread(group)] if self.config.filter_rounds else groups
         learnt = rollouts_of(kept)
         values["groups_filtered"] = float(len(groups) - len(kept))
-        if learnt:
-            async with self.progress.during(
-                lambda: f"step {self.step + 1} of {self.config.steps}: updating the weights"
-            ):
-                values |= await asyncio.to_thread(self.learner.update, learnt, self.step)
+        async with self.progress.during(lambda: f"step {self.step + 1} of {self.config.steps}: updating the weights"):
+            values |= await asyncio.to_thread(self.learner.update, learnt, self.step)
         self.ledger.use(len(learnt))
         self.ledger.drop("no_spread", len(rollouts) - len(learnt), buffered=True)
         values["update_seconds"] = time.monotonic() - updating
@@ -270,7 +267,7 @@ class Trainer:
             for rollout in (*group.rollouts, *group.dropped):
                 self.store.add(rollout, phase="train", step=self.step)
         self.ledger.check()
-        if self.plan.algorithm.needs_groups and rollouts_of(groups) and not values["groups_with_spread"]:
+        if self.plan.algorithm.needs_groups and rollouts_of(groups) and not self._differ(groups):
             self.progress.warn(
                 f"step {self.step}: warning: nothing was learnt, the rewards of no group differ; take easier tasks, a larger "
                 "--group-size, or --warm-start"
@@ -291,6 +288,11 @@ class Trainer:
             f"rollouts {values['rollout_seconds']:.1f} s  update {values['update_seconds']:.1f} s  "
             f"weights {values['transfer_seconds']:.1f} s"
         )
+
+    def _differ(self, groups: list[Group]) -> bool:
+        """Whether the rewards of any group differ once they are shaped, as its advantages are made of them."""
+        shaped = (self.plan.shaping(group.rollouts) for group in groups if group.rollouts)
+        return any(bool((rewards != rewards[0]).any()) for rewards in shaped)
 
     async def _compare(self, when: str) -> None:
         """Evaluate the present step, unless that was done before the run was stopped, and keep the best checkpoint."""

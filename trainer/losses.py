@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 MOST_LOG_RATIO = 20.0
+BOUNDS = ("clip_low", "clip_high", "dual_clip")
+
+
+def bounded(log_ratio: Tensor) -> Tensor:
+    """A difference of logprobs, clamped to ±20, so that its exp is finite."""
+    return log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
 
 
 def ratio(logprobs: Tensor, old: Tensor) -> Tensor:
     """exp(log pi - log pi_old), in float32 or better, the log-ratio clamped to ±20."""
-    return (logprobs - old).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp()
+    return bounded(logprobs - old).exp()
 
 
 def ppo(
@@ -52,14 +58,16 @@ def gspo(
     return ppo(log_ratio, torch.zeros_like(log_ratio), advantages, clip_low, clip_high)
 
 
-def gmpo(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, clip: float = 0.4) -> Tensor:
-    """-A times the geometric mean of the row's ratios, each clipped in log space to ±`clip` on the side that pays.
+def gmpo(
+    logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, clip_low: float = 0.4, clip_high: float = 0.4
+) -> Tensor:
+    """-A times the geometric mean of the row's ratios, their logs clipped to [-low, high] on the side that pays.
 
     GMPO, arXiv 2507.20673; for use with `sequence_mean_token_mean` and advantages that are equal in a row.
     """
     difference = logprobs - old
     sign = advantages.sign()
-    pessimistic = sign * (sign * difference).minimum(sign * difference.clamp(-clip, clip))
+    pessimistic = sign * (sign * difference).minimum(sign * difference.clamp(-clip_low, clip_high))
     return -advantages * ratio(sequence_log_ratio(pessimistic, torch.zeros_like(old), mask), torch.zeros_like(old))
 
 

@@ -13,6 +13,7 @@ from envhub.errors import UserError
 from envhub.limits import Limits
 from envhub.registry import spec as find_spec
 from envhub.specs import EnvironmentSpec
+from envhub.trainer import losses
 from envhub.trainer.algorithms import Algorithm, get_algorithm
 from envhub.trainer.best import metric_of
 from envhub.trainer.config import TrainConfig
@@ -29,7 +30,10 @@ _OF_THE_ALGORITHM = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts that a configuration names, found and checked."""
+    """The parts that a configuration names, found and checked.
+
+    `policy_steps` and `critic_steps` are how many optimizer steps the schedules of the two spread over; 0 without a critic.
+    """
 
     algorithm: Algorithm
     environment: EnvironmentSpec
@@ -37,6 +41,8 @@ class Plan:
     held_out: tuple[HeldOut, ...]
     shaping: Shaping
     best: str
+    policy_steps: int
+    critic_steps: int
 
 
 def plan(config: TrainConfig) -> Plan:
@@ -52,9 +58,8 @@ def plan(config: TrainConfig) -> Plan:
             f"critic_warmup {config.critic_warmup} is not below the {config.steps} steps of the run, so the policy would "
             "never be trained: lower it, or raise steps"
         )
-    for name in ("kl_target", "reference_every", "reference"):
-        if getattr(config, name) and not algorithm.kl_coef:
-            raise UserError(f"{name} is of the KL to a reference, which has no weight: set kl_coef above 0")
+    steps = _optimizer_steps(config, algorithm)
+    _refuse_unread(config, algorithm)
     if config.reference and config.reference_every:
         raise UserError(
             "reference_every lets the policy become the reference, which would forget the one that reference names: leave "
@@ -101,7 +106,35 @@ def plan(config: TrainConfig) -> Plan:
         config.overlong_factor, _longest(limits),
     )  # fmt: skip
     best = metric_of(config.best, config.eval_every, config.eval_tasks)
-    return Plan(algorithm, found, limits, evaluated, shaping, best)
+    return Plan(algorithm, found, limits, evaluated, shaping, best, *steps)
+
+
+def _optimizer_steps(config: TrainConfig, algorithm: Algorithm) -> tuple[int, int]:
+    """How many the policy and the critic take at most. Raises UserError for a warm-up of the learning rate beyond them."""
+    policy = config.warm_start + (config.steps - config.critic_warmup) * config.updates_per_step
+    critic = config.steps * config.updates_per_step if algorithm.critic else 0
+    for name, total in (("run", policy), ("critic", critic)):
+        if config.warmup_steps >= total > 0:
+            raise UserError(
+                f"warmup_steps {config.warmup_steps} is not below the {total} optimizer steps of the {name}"
+            )
+    return policy, critic
+
+
+def _refuse_unread(config: TrainConfig, algorithm: Algorithm) -> None:
+    """Raises UserError for a setting that was given, and that nothing in this configuration reads."""
+    for name in losses.BOUNDS:
+        if getattr(config, name) is not None and name not in algorithm.bounds:
+            has = f"has only {', '.join(algorithm.bounds)}" if algorithm.bounds else "has no bounds"
+            raise UserError(f"{name} is no bound of the loss {algorithm.loss!r}, which {has}; leave it out")
+    for name in ("kl", "kl_in", "kl_target", "reference_every", "reference"):
+        if getattr(config, name) and not algorithm.kl_coef:
+            raise UserError(f"{name} is of the KL to a reference, which has no weight: set kl_coef above 0")
+    if config.kl not in (None, "k1") and algorithm.kl_in == "reward":
+        raise UserError(f"kl {config.kl} is for the loss; in the reward it is k1: leave out kl, or set kl_in to loss")
+    for name, needed in (("kl_horizon", "kl_target"), ("overlong_factor", "overlong_buffer")):
+        if getattr(config, name) != TrainConfig.model_fields[name].default and getattr(config, needed) is None:
+            raise UserError(f"{name} is without effect where no {needed} is set: set it, or leave {name} out")
 
 
 def sampling_of(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:

@@ -132,13 +132,15 @@ async def _train(
         executor=EXECUTORS[config.executor],
     )  # fmt: skip
     async with started(prepared) as agent:
-        policy = Optimization.of(config, config.warm_start + config.steps * config.updates_per_step)
+        policy = Optimization.of(config, planned.policy_steps)
         rate = config.critic_learning_rate or 10 * config.learning_rate
         strategy = launcher.strategy(
             start.source.path,
             policy,
             reference=start.reference,
-            critic=replace(policy, learning_rate=rate) if planned.algorithm.critic else None,
+            critic=replace(policy, learning_rate=rate, total_steps=planned.critic_steps)
+            if planned.critic_steps
+            else None,
             device=config.device,
         )
         log = metrics.MetricsLog(folder.path, tensorboard=config.tensorboard, trackers=trackers)

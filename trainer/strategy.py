@@ -16,7 +16,7 @@ from envhub.trainer.arithmetic import Arithmetic
 from envhub.trainer.batch import Rows
 from envhub.trainer.critic import Critic
 from envhub.trainer.decoder import Prefix, passes
-from envhub.trainer.kl import ESTIMATORS
+from envhub.trainer.kl import ESTIMATORS, k3
 from envhub.trainer.lora import Adapter
 from envhub.trainer.model import TokenScorer, load_model
 from envhub.trainer.optimizer import Optimization, Stepper, described
@@ -182,8 +182,8 @@ class TorchStrategy(Strategy):
         norm, skipped = self.stepper.take(loss)
         metrics = {name: value / tokens for name, value in sums.items() if not name.startswith("max_")}
         metrics |= {name: value for name, value in sums.items() if name.startswith("max_")}
-        squared = metrics.pop("importance_squared")
-        metrics["effective_sample_size"] = metrics["importance"] ** 2 / squared if squared else 1.0
+        squares = metrics.pop("importance_squared")
+        metrics["effective_sample_size"] = corrections.effective_share(metrics["importance"], squares, 1)
         metrics |= {"loss": loss, "gradient_norm": norm, "action_tokens": tokens, "learning_rate": rate}
         return StepReport(metrics, skipped)
 
@@ -216,7 +216,7 @@ class TorchStrategy(Strategy):
             "clipped",
             (algorithm.clipped(logprobs, anchor, values, mask) * mask).sum(),
         )
-        _add(sums, "mismatch_k3", ((difference.exp() - difference - 1) * mask).sum())
+        _add(sums, "mismatch_k3", (k3(behaviour, own).detach() * mask).sum())
         _add(sums, "importance", (importance * mask).sum())
         _add(sums, "importance_squared", (importance**2 * mask).sum())
         sums["max_mismatch"] = max(sums.get("max_mismatch", 0.0), float(difference.abs().max()))

@@ -1,5 +1,6 @@
 """Weight transfers move the policy's weights from a strategy to an engine."""
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -18,7 +19,8 @@ class WeightTransfer(ABC):
     async def send(self, strategy: Strategy, engine: Engine, version: int) -> float:
         """Transfer and return the seconds it took. Raises EngineFault where the engine does not have the version then."""
         begun = time.monotonic()
-        await engine.update_weights(self.update(strategy, version, whole=not engine.takes_part))
+        update = await asyncio.to_thread(self.update, strategy, version, whole=not engine.takes_part)
+        await engine.update_weights(update)
         if engine.weight_version != version:
             raise EngineFault(
                 f"engine {engine.name!r} is at weight version {engine.weight_version} after an update to {version}"

@@ -230,7 +230,7 @@ class VllmEngine(Engine):
                 if update.path is not None:
                     await self._load(update.path)
                 else:
-                    with shared_file(update.tensors or {}, llm.model_config.dtype) as path:
+                    async with shared_file(update.tensors or {}, llm.model_config.dtype) as path:
                         await self._load(path)
                 await llm.reset_prefix_cache(reset_running_requests=True)
                 self.weight_version = update.version

@@ -1,10 +1,11 @@
 """Weights on their way from a trainer to an engine."""
 
+import asyncio
 import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,11 @@ def without_ties(tensors: Mapping[str, "torch.Tensor"]) -> dict[str, "torch.Tens
     return out
 
 
-@contextlib.contextmanager
-def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> Iterator[Path]:
+@contextlib.asynccontextmanager
+async def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> AsyncIterator[Path]:
     """A safetensors file of the tensors in `dtype`, in shared memory where it has room, removed at the end.
 
-    Raises EngineFault when there is no room for it.
+    It is written in a thread. Raises EngineFault when there is no room for it.
     """
     from safetensors import SafetensorError
 
@@ -45,13 +46,18 @@ def shared_file(tensors: Mapping[str, "torch.Tensor"], dtype: "torch.dtype") -> 
     os.close(handle)
     path = Path(name)
     try:
+        writing = asyncio.ensure_future(asyncio.to_thread(write_weights, tensors, path, dtype))
         try:
-            write_weights(tensors, path, dtype)
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])  # which would make the file anew
+            raise
         except (OSError, SafetensorError) as problem:
             raise EngineFault(f"cannot hand over weights through {folder}: {problem}") from problem
         yield path
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def write_weights(tensors: Mapping[str, "torch.Tensor"], file: Path, dtype: "torch.dtype | None" = None) -> None:

@@ -84,11 +84,11 @@ def test_a_broken_json_file_is_named(tmp_path, text, said):
 
 
 def test_a_plan_has_the_options_of_algorithm_and_rewards():
-    values = {"algo": "dr_grpo", "kl_coef": 0.1, "kl_in": "reward", "gamma": 0.9, "loss": "cispo", "dual_clip": 3.0}
+    values = {"algo": "dr_grpo", "kl_coef": 0.1, "kl_in": "reward", "gamma": 0.9, "loss": "cispo", "clip_high": 3.0}
     shaping = {"reward_clip": 2.0, "overlong_buffer": 8, "max_turns": 2, "max_turn_tokens": 16}
     made = plan(resolve({"preset": "test", "env": "guess_number", **values, **shaping}))
     algorithm = made.algorithm
-    assert (algorithm.kl_in, algorithm.gamma, algorithm.loss, algorithm.dual_clip) == ("reward", 0.9, "cispo", 3.0)
+    assert (algorithm.kl_in, algorithm.gamma, algorithm.loss, algorithm.clip_high) == ("reward", 0.9, "cispo", 3.0)
     assert algorithm.length == made.shaping.longest == 32
     assert (made.shaping.clip, made.shaping.overlong_buffer) == (2.0, 8)
 
@@ -122,11 +122,42 @@ def test_a_mistake_names_the_key_and_the_remedy(values, said):
         ({"overlong_buffer": 10**6}, "overlong_buffer is at most the"),
         ({"split": "trian"}, "did you mean 'train'"),
         ({"env_config": {"hihg": 3}}, "did you mean 'high'"),
+        (
+            {"algo": "gspo", "dual_clip": 3.0},
+            "dual_clip is no bound of the loss 'gspo', which has only clip_low, clip_high",
+        ),
+        ({"algo": "sapo", "clip_high": 0.3}, "clip_high is no bound of the loss 'sapo', which has no bounds"),
+        ({"kl": "k3"}, "kl is of the KL to a reference, which has no weight"),
+        ({"kl_in": "reward"}, "kl_in is of the KL to a reference, which has no weight"),
+        ({"algo": "ppo", "kl_coef": 0.1, "kl": "k3"}, "kl k3 is for the loss; in the reward it is k1"),
+        ({"kl_coef": 0.1, "kl_horizon": 5}, "kl_horizon is without effect where no kl_target is set"),
+        ({"overlong_factor": 0.5}, "overlong_factor is without effect where no overlong_buffer is set"),
+        (
+            {"algo": "ppo", "steps": 9, "critic_warmup": 4, "warmup_steps": 10},
+            "not below the 10 optimizer steps of the run",
+        ),
+        (
+            {"algo": "ppo", "steps": 3, "warm_start": 9, "warmup_steps": 6},
+            "warmup_steps 6 is not below the 6 optimizer steps of the critic",
+        ),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_before_anything_starts(values, said):
     with pytest.raises(UserError, match=said):
         plan(resolve({"preset": "test", "env": "guess_number", **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        ({"algo": "grpo"}, (9, 0)),
+        ({"algo": "grpo", "warm_start": 5}, (14, 0)),
+        ({"algo": "ppo", "warm_start": 5, "critic_warmup": 4}, (15, 18)),  # its preset takes two updates
+    ],
+)
+def test_the_schedules_spread_over_the_optimizer_steps_that_are_taken(values, steps):
+    planned = plan(resolve({"preset": "test", "env": "guess_number", "steps": 9, **values}))
+    assert (planned.policy_steps, planned.critic_steps) == steps
 
 
 def fields_of(kind: type) -> list[str]:

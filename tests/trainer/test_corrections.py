@@ -10,7 +10,7 @@ import torch
 
 from envhub.errors import UserError
 from envhub.trainer.alarms import mismatch
-from envhub.trainer.algorithms import CISPO, GSPO, RLOO, Algorithm
+from envhub.trainer.algorithms import CISPO, GMPO, GSPO, RLOO, Algorithm
 from envhub.trainer.batch import Rows, build_rows
 from envhub.trainer.config import resolve
 from envhub.trainer.corrections import CORRECTIONS, Step
@@ -178,3 +178,13 @@ def test_a_run_with_several_updates_compares_the_engine_with_its_first_only(tmp_
     )  # fmt: skip
     (row,) = read_metrics(asyncio.run(train(config)))
     assert 0 < row["max_mismatch"] < 1e-3  # later updates are of a policy that has moved by much more
+
+
+def test_gmpo_has_a_bound_on_either_side():
+    new, old, mask = torch.tensor([[0.5, -0.5]]).log_softmax(-1), torch.zeros(1, 2), torch.ones(1, 2)
+    better, worse = torch.ones(1, 2), -torch.ones(1, 2)
+    narrow = GMPO.with_options(clip_low=0.1)
+    assert torch.equal(narrow.token_losses(new, old, better, mask), GMPO.token_losses(new, old, better, mask))
+    assert (narrow.token_losses(new, old, worse, mask) > GMPO.token_losses(new, old, worse, mask)).all()
+    fallen = old - 0.2  # within the usual bound of 0.4
+    assert GMPO.clipped(fallen, old, worse, mask).sum() == 0 and narrow.clipped(fallen, old, worse, mask).sum() == 2

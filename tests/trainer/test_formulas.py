@@ -21,8 +21,9 @@ MASK, REWARDS, GROUPS = INPUTS["mask"], INPUTS["rewards"], INPUTS["group"].long(
 OLD, NEW, BEHAVIOUR, REFERENCE = (INPUTS[f"logp_{name}"] for name in ("old", "new", "behaviour", "ref"))
 
 
-def near(value: torch.Tensor, expected: object) -> bool:
-    return torch.allclose(value, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
+def near(value: torch.Tensor | float, expected: object) -> bool:
+    found, known = (torch.as_tensor(item, dtype=torch.float64) for item in (value, expected))
+    return torch.allclose(found, known, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(

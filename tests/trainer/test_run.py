@@ -191,6 +191,15 @@ class Half(Letters):
 '''
 
 
+ABOVE = '''
+class Above(Letters):
+    """Rewards that differ, and are all above 1."""
+    async def step(self, action):
+        observation, reward, *rest = await super().step(action)
+        return (observation, 2.0 + reward, *rest)
+'''
+
+
 def test_groups_of_equal_rewards_are_replaced_and_counted(tmp_path: Path, letters_source: str):
     file = tmp_path / "half.py"
     file.write_text(letters_source + HALF)
@@ -347,3 +356,13 @@ def test_a_step_that_teaches_nothing_says_so(tmp_path: Path, capsys: pytest.Capt
     file.write_text(letters_source.replace("return sum(", "return 0 * sum("))
     run(tmp_path / "run", f"{file}:Letters", eval_tasks=0)
     assert capsys.readouterr().out.count("warning: nothing was learnt, the rewards of no group differ") == 2
+
+
+def test_it_is_also_said_where_shaping_makes_all_rewards_equal(tmp_path: Path, letters_source: str, capsys):
+    file = tmp_path / "above.py"
+    file.write_text(letters_source + ABOVE)
+    folder = run(
+        tmp_path / "run", f"{file}:Above", algo="rloo", steps=1, reward_clip=1.0, eval_tasks=0, temperature=1.5
+    )
+    assert read_metrics(folder)[0]["groups_with_spread"] > 0
+    assert "warning: nothing was learnt, the rewards of no group differ" in capsys.readouterr().out

@@ -299,6 +299,9 @@ def test_records_of_another_tokenizer_are_refused(played, tmp_path):
     other = replace(played[0], trajectory=replace(trajectory, segments=segments))
     with pytest.raises(DataError, match="played by 'scripted:oracle', whose tokens are not those of tiny-1m"):
         gathered([replace(other, model="scripted:oracle")], file)
+    assert gathered([replace(played[0], model="")], file) == 1
+    with pytest.raises(DataError, match="played by a model that it does not name, whose tokens"):
+        gathered([replace(other, model="")], file)
     segments[0] = replace(segments[0], token_ids=(1, 5000))
     with pytest.raises(DataError, match="has the token id 5000, and tiny-1m knows 1024"):
         gathered([replace(other, trajectory=replace(trajectory, segments=segments))], file)

@@ -203,7 +203,7 @@ class SameTokenizer:
 
     def __init__(self, source: ModelSource, renderer: ChatTemplateRenderer, vocabulary: int) -> None:
         self.source, self.renderer, self.vocabulary = source, renderer, vocabulary
-        self._verdicts: dict[str, bool] = {str(source.path): True, source.alias: True, source.name: True, "": True}
+        self._verdicts: dict[str, bool] = {str(source.path): True, source.alias: True, source.name: True}
 
     def check(self, rollout: Rollout) -> None:
         """Raise DataError for ids beyond the vocabulary, and for a record of a model that has another tokenizer.
@@ -217,17 +217,20 @@ class SameTokenizer:
                 f"rollout {rollout.id} of model {rollout.model or 'unknown'!r} has the token id {highest}, and "
                 f"{self.source.name} knows {self.vocabulary}: it is of another tokenizer; train the model that played it"
             )
-        if rollout.model not in self._verdicts:
-            self._verdicts[rollout.model] = self._compare(rollout)
-        if not self._verdicts[rollout.model]:
+        # Records without a model may be of many, so each is compared.
+        same = self._verdicts.get(rollout.model) if rollout.model else None
+        if same is None:
+            same = self._verdicts[rollout.model] = self._compare(rollout)
+        if not same:
+            player = repr(rollout.model) if rollout.model else "a model that it does not name"
             raise DataError(
-                f"rollout {rollout.id} was played by {rollout.model!r}, whose tokens are not those of "
+                f"rollout {rollout.id} was played by {player}, whose tokens are not those of "
                 f"{self.source.name}; train the model that played it, or let {self.source.name} play"
             )
 
     def _compare(self, rollout: Rollout) -> bool:
         folder = Path(rollout.model)
-        if (folder / "tokenizer_config.json").is_file():
+        if rollout.model and (folder / "tokenizer_config.json").is_file():
             theirs: dict[str, int] = load_tokenizer(folder).get_vocab()
             ours: dict[str, int] = self.renderer.tokenizer.get_vocab()
             return theirs == ours
