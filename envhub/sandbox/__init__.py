@@ -5,7 +5,17 @@ import os
 import threading
 
 from envhub.errors import EnvironmentFault, UserError, did_you_mean
-from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.base import (
+    CallResult,
+    ExecResult,
+    Probe,
+    RunOutcome,
+    Sandbox,
+    SandboxLimits,
+    Session,
+    SessionError,
+    Snapshot,
+)
 from envhub.sandbox.grading import (
     Failure,
     Report,
@@ -16,6 +26,7 @@ from envhub.sandbox.grading import (
     same_value,
 )
 from envhub.sandbox.joining import joined
+from envhub.sandbox.languages import LANGUAGES, run_program
 from envhub.sandbox.process import ProcessSandbox, is_plain
 from envhub.sandbox.slot import SlotSandbox
 
@@ -24,6 +35,7 @@ TIERS: dict[str, type[ProcessSandbox]] = {"slot": SlotSandbox, "process": Proces
 
 __all__ = [
     "AUTO",
+    "LANGUAGES",
     "TIERS",
     "CallResult",
     "ExecResult",
@@ -34,7 +46,10 @@ __all__ = [
     "RunOutcome",
     "Sandbox",
     "SandboxLimits",
+    "Session",
+    "SessionError",
     "SlotSandbox",
+    "Snapshot",
     "best_tier",
     "default_sandbox",
     "grade_by_tests",
@@ -43,6 +58,7 @@ __all__ = [
     "is_plain",
     "joined",
     "make_sandbox",
+    "run_program",
     "same_output",
     "same_value",
 ]
@@ -55,7 +71,7 @@ AUTO = "auto"
 """In the place of a tier: the one that promises most of those that this machine offers."""
 
 
-def make_sandbox(tier: str = AUTO, concurrency: int | None = None) -> Sandbox:
+def make_sandbox(tier: str = AUTO, concurrency: int | None = None) -> ProcessSandbox:
     """A sandbox of the named tier, for so many submissions at once.
 
     Raises `UserError` for a tier that does not exist, `EnvironmentFault` where the machine offers none.

@@ -1,12 +1,14 @@
 """What every sandbox tier offers: run a submission under limits, and say how each run ended."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from envhub.errors import EnvhubError
 
 
 class SandboxLimits(BaseModel):
@@ -83,8 +85,96 @@ class Probe:
     detail: str = ""
 
 
+class SessionError(EnvhubError):
+    """What a session was asked for cannot be done: a path that is no file, a file without room, a session that has ended.
+
+    `errno` is the error of the system call that failed, where one did.
+    """
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a session's home, as an uncompressed tar archive that its programs may have had a hand in."""
+
+    archive: bytes = field(repr=False)
+
+
+class Session(ABC):
+    """A box that lives through several programs, which share its files and may leave others running.
+
+    `limits` are those of the box as a whole, but for wall time, CPU time and output, which are of each program. `home` is
+    its working directory, as its programs name it. Calls wait for each other. Use it in `async with`, or close it.
+    """
+
+    limits: SandboxLimits
+    home: str
+    ended: str
+    """Why nothing more can run in it; empty while it lives."""
+
+    @abstractmethod
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        wall_seconds: float | None = None,
+    ) -> ExecResult:
+        """Run a program until it ends, and say how. It runs in `cwd`, which is relative to the home.
+
+        The outcome is `ok` for exit code 0, `exited` for any other, and for a program that is not there (exit code 127) or
+        cannot be started (126). Past its output or its wall time every program of the session is killed.
+        `env` adds to PATH, HOME, TMPDIR and LANG; nothing of the caller's environment is there.
+        Where the session has ended, or ends meanwhile, the outcome is why, and stderr says so.
+
+        Raises `SessionError` for arguments that no program can be given, `EnvironmentFault` when the sandbox failed.
+        """
+
+    @abstractmethod
+    async def attach(self, argv: Sequence[str], terminal: int, env: Mapping[str, str]) -> ExecResult:
+        """Run a program on a terminal, given by its descriptor, until it ends; nothing bounds its output or its wall time.
+
+        Raises what `exec` does.
+        """
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """Kill all that its programs left running. Raises `SessionError` where only closing it does that."""
+
+    @abstractmethod
+    async def write(self, path: str, data: str | bytes, *, executable: bool = False) -> None:
+        """Write a file, and the folders that it is in. `path` is relative to the home. Raises `SessionError`."""
+
+    @abstractmethod
+    async def read(self, path: str, *, most_kb: int | None = None) -> bytes:
+        """The bytes of a file of at most so many kB (default: the limit of a file's size). Raises `SessionError`."""
+
+    @abstractmethod
+    async def snapshot(self) -> Snapshot:
+        """All files of the home as they are now; programs that run may be writing them. Raises `SessionError`."""
+
+    @abstractmethod
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Add the files of a snapshot to the home. Raises `SessionError` where they have no room there."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Kill all that runs in it, and remove its files. Calling it again changes nothing."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
 class Sandbox(ABC):
-    """Runs untrusted Python. Each submission gets new processes and a new directory, both gone afterwards.
+    """Runs untrusted Python, and programs of any kind. Each submission gets new processes and a new directory, both gone afterwards.
 
     Nothing the submission may do decides a verdict: values come back to be compared by the caller, and expected values
     are never passed in.
@@ -132,6 +222,29 @@ class Sandbox(ABC):
     @abstractmethod
     async def run_program(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> ExecResult:
         """Run `source` as a program that reads `stdin`. Raises `EnvironmentFault` when the sandbox failed."""
+
+    @abstractmethod
+    async def open_session(self, limits: SandboxLimits | None = None, *, snapshot: Snapshot | None = None) -> Session:
+        """A box that lives until it is closed, with the files of a snapshot in it where one is given.
+
+        The programs of this machine can be run in it. An open session that runs nothing takes no turn from others.
+        Raises `EnvironmentFault` when the sandbox failed, `SessionError` where the snapshot has no room.
+        """
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        files: Mapping[str, str | bytes] | None = None,
+        stdin: str | bytes = b"",
+        env: Mapping[str, str] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> ExecResult:
+        """Run one program in a box of its own, with `files` by their paths in its home. See `Session.exec`."""
+        async with await self.open_session(limits) as session:
+            for path, data in (files or {}).items():
+                await session.write(path, data)
+            return await session.exec(argv, stdin=stdin, env=env)
 
     @abstractmethod
     async def self_test(self) -> list[Probe]:

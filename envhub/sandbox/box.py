@@ -27,6 +27,7 @@ _SCRIPT = Path(__file__).with_name("child.py")
 _CLEANUP_SECONDS = 60.0
 FOLDERS = "envhub-sandbox"  # how the names of working directories begin
 _FIRST_UID, SLOTS = 61_000, 512
+_OF_SESSION = 2  # its first process, and one program whatever others left running
 _OWN_PROCESSES = 2  # of a box's cgroup beside those that a submission may have: RLIMIT_NPROC is to speak first
 _SIGXCPU, _SIGKILL = 24, 9
 _CHILD_OUTCOMES = {outcome.value: outcome for outcome in RunOutcome if outcome is not RunOutcome.ok}
@@ -133,8 +134,10 @@ def _own_threads() -> int:
 class Box:
     """One supervisor with its worker. Everything it made is gone when `finish` has returned, also after an error."""
 
-    def __init__(self, limits: SandboxLimits, slots: Slots) -> None:
+    def __init__(self, limits: SandboxLimits, slots: Slots, *, session: bool = False) -> None:
+        """With `session` it runs no source but serves the requests of `init.py`, and shows the machine's programs."""
         self.limits = limits
+        self.session = session
         self._slots = slots
         self._slot: Slot | None = None
         self.overflow = False
@@ -164,20 +167,24 @@ class Box:
             uid, self._claim = _claim_user()
             if self._slots:
                 self._slot = self._slots.take(uid)
-                self._slot.bound(self.limits.total_mb, self.limits.processes + _OWN_PROCESSES)
+                own = _OWN_PROCESSES + (_OF_SESSION if self.session else 0)
+                self._slot.bound(self.limits.total_mb, self.limits.processes + own, together=not self.session)
         confinement = self._make_place(uid)
         control, control_far = socket.socketpair()
         self._sockets += [control, control_far]
         channel, channel_far = socket.socketpair()
         self._sockets += [channel, channel_far]
+        self._channel = channel
         limits = self.limits.model_dump()
-        if uid is None:
-            limits["processes"] += _own_threads()
+        limits["processes"] += (_OF_SESSION if self.session else 0) + (_own_threads() if uid is None else 0)
+        self.is_private = uid is not None
         config = {
             "source": source,
             "entry": entry,
             "names": None if names is None else list(names),
+            "session": self.session,
             "limits": limits,
+            "bounded": self.session and self._slot is not None,
             "uid": uid,
             "filter": build_filter(signals=uid is not None).hex(),
             **confinement,
@@ -202,14 +209,14 @@ class Box:
         if uid is not None:
             os.chown(self._directory, uid, uid)
         version = landlock.abi()
-        rules = own_rules(self._directory) if version else []
+        rules = own_rules(self._directory, tools=self.session) if version else []
         return {"directory": self._directory, "landlock": version, "rules": rules}
 
     def _spawn(self, control: socket.socket, channel: socket.socket, stdin: bytes, config: dict[str, object]) -> None:
         """Start the supervisor. Not by asyncio, whose processes cannot be waited for once their tasks are cancelled."""
         assert self._directory is not None
         version = landlock.abi()
-        shared = shared_ruleset(version, os.path.dirname(self._directory)) if version else -1
+        shared = shared_ruleset(version, os.path.dirname(self._directory), tools=self.session) if version else -1
         with self._far_ends(control, channel, stdin) as (given, out, err):
             fds = (control.fileno(), channel.fileno(), shared, *self._joins())
             self._process = subprocess.Popen(
@@ -268,6 +275,40 @@ class Box:
             if self.overflow:
                 self.stop()
 
+    @property
+    def home(self) -> str:
+        """The working directory, as its processes name it."""
+        assert self._directory is not None
+        return self._directory
+
+    async def post(self, request: dict[str, object], *fds: int) -> None:
+        """Send one frame, and with its beginning descriptors. Raises `ConnectionError`."""
+        data = frame(request)
+        socket.send_fds(self._channel, [data[:4]], list(fds))  # all that went before was answered: there is room
+        self.requests.write(data[4:])
+        await self.requests.drain()
+
+    def post_now(self, request: dict[str, object]) -> None:
+        """Send one frame without waiting. What cannot be sent is not: the box is gone."""
+        with contextlib.suppress(OSError):
+            self.requests.write(frame(request))
+
+    async def reply(self) -> dict[str, Any]:
+        """The next frame of a session. Raises what `exchange` does."""
+        data = await _read_frame(self.replies, 1 << 16)
+        if not isinstance(data, dict):
+            raise BrokenProtocolError("no reply")
+        return data
+
+    def count_memory_anew(self) -> None:
+        """Let `out_of_memory` tell of what happens from here on."""
+        if self._slot is not None:
+            self._slot.count_anew()
+
+    def out_of_memory(self) -> bool:
+        """Whether one of its processes was killed since all of them together took more than they may."""
+        return self._slot is not None and self._slot.out_of_memory()
+
     async def exchange(self, request: dict[str, object], limit: int) -> Any:
         """Send one frame and read one of at most `limit` bytes. Raises what `_read_frame` does, and `ConnectionError`."""
         self.requests.write(frame(request))
@@ -304,7 +345,7 @@ class Box:
         code, cpu = self.status["code"], self.status["cpu"]
         if self.overflow:
             return RunOutcome.output_limit, f"printed more than {self.limits.output_kb} kB"
-        if code == -_SIGKILL and self._slot is not None and self._slot.out_of_memory():
+        if code == -_SIGKILL and self.out_of_memory():
             return RunOutcome.memory, f"all of its processes took more than {self.limits.total_mb} MB"
         if self.status["reason"] == "disk":
             return RunOutcome.output_limit, f"wrote more than {self.limits.disk_mb} MB, or too many files"

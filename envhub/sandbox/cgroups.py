@@ -46,16 +46,25 @@ class Slot:
 
     folders: dict[Path, _Hierarchy]
     joins: list[int] = field(default_factory=list)
-    _set: tuple[int, int] = (0, 0)
+    _set: tuple[int, int, bool] = (0, 0, True)
     _killed: int = 0
 
-    def bound(self, megabytes: int, processes: int) -> None:
-        """Bound what the next box takes; counts of what happens in it begin at 0. Raises OSError."""
-        if self._set != (megabytes, processes):
+    def bound(self, megabytes: int, processes: int, *, together: bool = True) -> None:
+        """Bound what the next box takes; counts of what happens in it begin at 0. Raises OSError.
+
+        `together` lets all of its processes die where they take more, and not one alone, where the kernel can.
+        """
+        if self._set != (megabytes, processes, together):
             for folder, hierarchy in self.folders.items():
                 for name, files in hierarchy.limits.items():
                     _write_all(folder, files, megabytes << 20 if name == "memory" else processes)
-            self._set = megabytes, processes
+                if hierarchy.unified and "memory" in hierarchy.controls:
+                    (folder / "memory.oom.group").write_text(str(int(together)))
+            self._set = megabytes, processes, together
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Let `out_of_memory` tell of what happens from here on."""
         self._killed = self._kills()
 
     def out_of_memory(self) -> bool:
@@ -79,7 +88,6 @@ class Slot:
         for folder, hierarchy in self.folders.items():
             folder.mkdir(exist_ok=True)
             if hierarchy.unified and "memory" in hierarchy.controls:
-                (folder / "memory.oom.group").write_text("1")
                 with contextlib.suppress(OSError):  # a kernel without swap accounting
                     (folder / "memory.swap.max").write_text("0")
             self.joins.append(os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))

@@ -7,6 +7,7 @@ then removes the working directory. Only the worker's own socket reaches the can
 """
 
 import ctypes
+import importlib
 import os
 import resource
 import select
@@ -108,8 +109,10 @@ def _confine(
     _load_filter(bytes.fromhex(str(config["filter"])))
     _reach_library(handles)
     os.environ.clear()
-    _limit(resource.RLIMIT_AS, limits["memory_mb"] << 20)
-    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
+    # data instead of address space, of which some runtimes reserve far more than they use, where all is bounded together
+    _limit(resource.RLIMIT_DATA if config["bounded"] else resource.RLIMIT_AS, limits["memory_mb"] << 20)
+    if not config["session"]:
+        _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
 
 
 def work(
@@ -122,12 +125,18 @@ def work(
         limits = config["limits"]
         assert isinstance(limits, dict)
         source, entry, budget = str(config["source"]), config["entry"], int(limits["result_kb"]) << 10
+        session = (str(config["directory"]), int(limits["cpu_seconds"])) if config["session"] else None
         os.close(gate)
     except BaseException as error:  # whatever it is, the candidate must not start, and the parent must learn why
         os.write(gate, f"{type(error).__name__}: {error}".encode()[:2000])
         os._exit(1)
     names = config["names"]
     config.clear()
+    if session is not None:
+        try:
+            sys.modules["init"].serve_session(channel, *session)
+        finally:
+            os._exit(0)
     if entry is None and names is None:
         return run_program(channel, source)
     try:
@@ -137,6 +146,13 @@ def work(
             serve(channel, source, str(entry), budget)
     finally:
         os._exit(0)
+
+
+def load_sessions() -> None:
+    """Import what serves sessions, which a confined process cannot find."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    importlib.import_module("init")
+    del sys.path[0]
 
 
 # --- the supervisor ------------------------------------------------------------------------------------------------
@@ -215,6 +231,8 @@ def _supervise(control: int, channel: int, shared: int, *groups: int) -> None:
     config = receive(control)
     limits, directory, uid = config["limits"], str(config["directory"]), config["uid"]
     assert isinstance(limits, dict) and (uid is None or isinstance(uid, int))
+    if config["session"]:
+        load_sessions()
     _prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0)
     _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     handles = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sys.path if os.path.isdir(path)}

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envhub.sandbox.base import RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.base import ExecResult, RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.languages import PYTHON, build, run_built
 
 _SHOWN = 500
 
@@ -139,26 +140,60 @@ async def grade_by_tests(
 
 
 async def grade_program(
-    sandbox: Sandbox, source: str, tests: Sequence[tuple[str, str]], limits: SandboxLimits | None = None
+    sandbox: Sandbox,
+    source: str,
+    tests: Sequence[tuple[str, str]],
+    limits: SandboxLimits | None = None,
+    *,
+    language: str = PYTHON,
+    same: Callable[[str, str], bool] = same_output,
 ) -> Report:
-    """Run the program once for each test's input, in a process of its own; exit code and output must both be right.
+    """Run the program once for each test's input, in a box of its own; exit code and output must both be right.
 
-    After a test that hits a limit the remaining tests are not run and count with that outcome.
-    Raises `EnvironmentFault` when the sandbox failed.
+    After a test that hits a limit, or where the source does not compile, the remaining tests are not run and count with
+    that outcome.
+
+    Args:
+        sandbox: Where the submission runs.
+        source: The submission, in `language` (see `LANGUAGES`).
+        tests: Pairs of what it reads from stdin and what it is to print.
+        limits: Limits of each run; the defaults when None.
+        language: What it is written in.
+        same: Compares (expected, actual) output.
+
+    Raises:
+        UserError: A language that is not known, or that this machine lacks the tools of.
+        EnvironmentFault: The sandbox failed; says nothing about the submission.
     """
+    limits = limits or SandboxLimits()
     tally = _Tally()
     hopeless: RunOutcome | None = None
+    program = None if language == PYTHON else await build(sandbox, language, source, limits)
     for stdin, expected in tests:
         if hopeless is not None:
-            tally.add(False, hopeless, "not run after an earlier test hit a limit", stdin, expected, "")
+            tally.add(
+                False, hopeless, f"not run after an earlier test ended with {hopeless.value}", stdin, expected, ""
+            )
             continue
-        run = await sandbox.run_program(source, stdin, limits)
-        right = run.outcome is RunOutcome.ok and run.exit_code == 0 and same_output(expected, run.stdout)
-        error = run.stderr.strip().rpartition("\n")[2] if run.outcome is not RunOutcome.ok else ""
+        if program is None:
+            run = await sandbox.run_program(source, stdin, limits)
+        else:
+            run = await run_built(sandbox, program, stdin, limits)
+        right = run.outcome is RunOutcome.ok and run.exit_code == 0 and same(expected, run.stdout)
+        error = _complaint(run)
         tally.add(right, run.outcome, error, stdin, expected, run.stdout)
         if run.outcome not in (RunOutcome.ok, RunOutcome.error, RunOutcome.exited):
             hopeless = run.outcome
     return tally.report()
+
+
+def _complaint(run: ExecResult) -> str:
+    """The line of stderr that says most of why a run failed; a compiler's first error."""
+    lines = [line for line in run.stderr.splitlines() if line.strip()]
+    if run.outcome is RunOutcome.ok or not lines:
+        return ""
+    first = next((line for line in lines if "error" in line), lines[-1])
+    return first if run.outcome is RunOutcome.syntax_error else lines[-1]
 
 
 class _Tally:

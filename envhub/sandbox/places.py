@@ -15,6 +15,10 @@ _SYSTEM = (
     "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64",
     "/usr/share/zoneinfo", "/usr/share/locale",
 )  # fmt: skip
+_TOOLS = (
+    "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/share", "/usr/include", "/usr/local/bin",
+    "/usr/local/libexec", "/usr/local/share", "/usr/local/include", "/etc/alternatives",
+)  # fmt: skip
 _SYSTEM_FILES = ("/etc/localtime", "/etc/ld.so.cache", "/etc/mime.types")
 
 
@@ -32,15 +36,28 @@ class Places:
     hidden: tuple[str, ...] = ()
 
 
-@functools.cache
-def readable_places() -> Places:
-    """What a submission may read. Installed packages are no part of it: envhub's own hold the solutions of tasks.
+def search_path() -> str:
+    """Where programs of a session are looked for, as the variable PATH."""
+    return os.pathsep.join(dict.fromkeys((_own_programs(), "/usr/local/bin", "/usr/bin", "/bin")))
 
-    A folder that holds such packages is given by its other entries, links left out.
+
+def _own_programs() -> str:
+    """The folder of the interpreter, links followed."""
+    return os.path.dirname(os.path.realpath(sys.executable))
+
+
+@functools.cache
+def readable_places(*, tools: bool = False) -> Places:
+    """What a submission may read; with `tools`, the machine's programs too, and what belongs to them.
+
+    Installed packages of Python are no part of it: envhub's own hold the solutions of tasks. A folder that holds such packages is given by its other entries, links left out.
     """
     stdlib = os.path.realpath(os.path.dirname(os.__file__))
     dynamic = [path for path in sys.path if os.path.basename(path) == "lib-dynload"]
-    tops = {os.path.realpath(path) for path in (*_SYSTEM, os.path.join(sys.base_prefix, "lib"), stdlib, *dynamic)}
+    more = (*_TOOLS, _own_programs()) if tools else ()
+    tops = {
+        os.path.realpath(path) for path in (*_SYSTEM, os.path.join(sys.base_prefix, "lib"), stdlib, *dynamic, *more)
+    }
     sites = [path for path in sys.path if path not in dynamic and not path.endswith(".zip")]
     sites += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), "/usr/lib/python3"]
     sites += [os.path.join(place, name) for place in (stdlib, *tops) for name in ("site-packages", "dist-packages")]
@@ -76,41 +93,41 @@ def readable_places() -> Places:
     )  # fmt: skip
 
 
-def root_layout() -> dict[str, list[str]]:
+def root_layout(*, tools: bool = False) -> dict[str, list[str]]:
     """What a root of its own shows of the machine: `tops`, without what is `hidden`, and `links` that lead there."""
-    places = readable_places()
+    places = readable_places(tools=tools)
     return {
-        "tops": list(places.tops),
+        "tops": [path for path in places.tops if not any(_below(path, top) for top in places.tops)],
         "hidden": list(places.hidden),
-        "links": [path for path in _SYSTEM if os.path.islink(path)],
+        "links": [path for path in (*_SYSTEM, *(_TOOLS if tools else ())) if os.path.islink(path)],
     }
 
 
-def shared_ruleset(version: int, parent: str) -> int:
+def shared_ruleset(version: int, parent: str, *, tools: bool = False) -> int:
     """A ruleset for every submission that works somewhere below `parent`; its descriptor stays open.
 
     There may be hundreds of rules, so they are made once for a folder, which is told from a later one of its name.
     `own_rules` take the rest of `parent` away again. Raises `OSError`.
     """
     status = os.stat(parent)
-    return _shared(version, parent, status.st_dev, status.st_ino)
+    return _shared(version, parent, status.st_dev, status.st_ino, tools)
 
 
 @functools.cache
-def _shared(version: int, parent: str, device: int, inode: int) -> int:
+def _shared(version: int, parent: str, device: int, inode: int, tools: bool) -> int:
     os.open(parent, os.O_PATH | os.O_CLOEXEC)  # never closed: while it is open, no other folder gets its inode
-    return landlock.make_ruleset(version, [(parent, ALL), *DEVICES, *_read_rules()])
+    return landlock.make_ruleset(version, [(parent, ALL), *DEVICES, *_read_rules(tools=tools)])
 
 
-def own_rules(folder: str) -> list[tuple[str, int]]:
+def own_rules(folder: str, *, tools: bool = False) -> list[tuple[str, int]]:
     """What a submission that works in `folder` is held to beside the shared ruleset."""
-    places, parent = readable_places(), os.path.dirname(folder)
+    places, parent = readable_places(tools=tools), os.path.dirname(folder)
     apart = not any(_below(top, parent) or _below(parent, top) or top == parent for top in places.tops)
-    return [(folder, ALL), *DEVICES, *([(top, READ) for top in places.tops] if apart else _read_rules())]
+    return [(folder, ALL), *DEVICES, *([(top, READ) for top in places.tops] if apart else _read_rules(tools=tools))]
 
 
-def _read_rules() -> list[tuple[str, int]]:
-    places = readable_places()
+def _read_rules(*, tools: bool) -> list[tuple[str, int]]:
+    places = readable_places(tools=tools)
     readable = [(path, READ) for path in (*places.folders, *places.files)]
     return readable + [(path, LIST) for path in places.listed]
 

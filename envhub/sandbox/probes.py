@@ -9,8 +9,10 @@ from pathlib import Path
 from envhub.errors import EnvironmentFault
 from envhub.sandbox import landlock
 from envhub.sandbox.base import Probe, RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.sessions import BoxSession
 
-_LIMITS = SandboxLimits(wall_seconds=5.0, cpu_seconds=2, memory_mb=256, output_kb=64, file_mb=1)
+PROOF = SandboxLimits(wall_seconds=5.0, cpu_seconds=2, memory_mb=256, output_kb=64, file_mb=1)
+"""The limits under which properties are tried out."""
 
 _ATTEMPT = """
 def f(secret):
@@ -73,18 +75,37 @@ def f(name):
 """
 
 
-async def broken_promises(sandbox: Sandbox) -> list[str]:
-    """The promised properties that do not hold, of those that one box shows together: what is tried before each first use.
+def attempts() -> tuple[str, list[str]]:
+    """A source whose function `f` tries the promised properties that one box shows together, and their names.
 
-    Raises `EnvironmentFault` where it cannot run a box at all.
+    Its result says of each, in order, whether it was `stopped`.
     """
     names = [name for name in _ATTEMPTS if _is_promised(name)]
     tried = [_ATTEMPT.format(body=_ATTEMPTS[name]).replace("def f(", f"def f{n}(") for n, name in enumerate(names)]
     entry = f"def f():\n    return [attempt(None) for attempt in ({''.join(f'f{n}, ' for n in range(len(names)))})]"
-    result = (await sandbox.calls("\n".join([*tried, entry]), "f", [[]], _LIMITS))[0]
+    return "\n".join([*tried, entry]), names
+
+
+async def broken_promises(sandbox: Sandbox) -> list[str]:
+    """The promised properties that do not hold in a box of one submission: what is tried before its first use.
+
+    Raises `EnvironmentFault` where it cannot run a box at all.
+    """
+    source, names = attempts()
+    result = (await sandbox.calls(source, "f", [[]], PROOF))[0]
     if result.outcome is not RunOutcome.ok or not isinstance(result.value, list) or len(result.value) != len(names):
         raise EnvironmentFault(f"its first call ended with {result.outcome.value}: {result.error or result.value}")
     return [name for name, said in zip(names, result.value, strict=True) if said != "stopped"]
+
+
+async def broken_of_session(session: BoxSession) -> list[str]:
+    """The same of a session's programs, of a session with the limits `PROOF`. Raises `EnvironmentFault` likewise."""
+    source, names = attempts()
+    result = await session.try_out(f"{source}\nprint(*f(), sep='\\n')")
+    said = result.stdout.split()
+    if result.outcome is not RunOutcome.ok or len(said) != len(names):
+        raise EnvironmentFault(f"its first program ended with {result.outcome.value}: {result.stderr[-300:]}")
+    return [name for name, word in zip(names, said, strict=True) if word != "stopped"]
 
 
 def _is_promised(name: str) -> bool:
@@ -99,22 +120,22 @@ async def run_probes(sandbox: Sandbox, unbounded: str) -> list[Probe]:
     """
     probes = []
     for name, body in _ATTEMPTS.items():
-        result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[None]], _LIMITS))[0]
+        result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[None]], PROOF))[0]
         holds = result.value == "stopped" if result.outcome is RunOutcome.ok else result.outcome is RunOutcome.memory
         probes.append(Probe(name, _is_promised(name), holds, f"{result.outcome.value}: {result.value or result.error}"))
 
-    ended = await sandbox.run_program("while True: pass", limits=_LIMITS.model_copy(update={"wall_seconds": 0.5}))
+    ended = await sandbox.run_program("while True: pass", limits=PROOF.model_copy(update={"wall_seconds": 0.5}))
     probes.append(Probe("time limit", True, ended.outcome is RunOutcome.timeout, ended.outcome.value))
-    ended = await sandbox.run_program("while True: print('x' * 10000)", limits=_LIMITS)
+    ended = await sandbox.run_program("while True: print('x' * 10000)", limits=PROOF)
     probes.append(Probe("output cap", True, ended.outcome is RunOutcome.output_limit, ended.outcome.value))
 
-    found = (await sandbox.calls(_ENVIRONMENT, "f", [[None]], _LIMITS))[0]
+    found = (await sandbox.calls(_ENVIRONMENT, "f", [[None]], PROOF))[0]
     probes.append(Probe("environment clean", True, found.value == [[], ""], repr(found.value)[:200]))
     name = f"probe-{secrets.token_hex(4)}"  # its process number means nothing outside of its namespace
-    daemon = (await sandbox.calls(_DAEMON, "f", [[name]], _LIMITS))[0]
+    daemon = (await sandbox.calls(_DAEMON, "f", [[name]], PROOF))[0]
     gone = daemon.value == b"x" and not _runs(name)
     probes.append(Probe("no survivors", True, gone, f"{daemon.outcome.value}: {daemon.error}"))
-    many = (await sandbox.calls(_MANY, "f", [[None]], _LIMITS.model_copy(update={"total_mb": 128})))[0]
+    many = (await sandbox.calls(_MANY, "f", [[None]], PROOF.model_copy(update={"total_mb": 128})))[0]
     detail = f"{many.outcome.value}: {many.value or many.error}" + (f"; {unbounded}" if unbounded else "")
     stopped = many.outcome is RunOutcome.memory or bool(many.value)
     probes.append(Probe("memory limit of all processes together", not unbounded, stopped, detail))
@@ -135,7 +156,7 @@ async def _file_probes(sandbox: Sandbox) -> list[Probe]:
     with tempfile.TemporaryDirectory() as folder:
         _open_to_all(Path(folder))
         for name, body in _FILE_ATTEMPTS.items():
-            result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[folder]], _LIMITS))[0]
+            result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[folder]], PROOF))[0]
             detail = f"{result.outcome.value}: {result.value or result.error}"
             if not promised:
                 detail += "; this kernel has no Landlock, or it is switched off"

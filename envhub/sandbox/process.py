@@ -16,13 +16,23 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from envhub.errors import EnvironmentFault, UserError
-from envhub.sandbox.base import CallResult, ExecResult, Probe, RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.base import (
+    CallResult,
+    ExecResult,
+    Probe,
+    RunOutcome,
+    Sandbox,
+    SandboxLimits,
+    Session,
+    Snapshot,
+)
 from envhub.sandbox.box import SLOTS, Box, SubmissionError
 from envhub.sandbox.cgroups import Slots
 from envhub.sandbox.collecting import collect
 from envhub.sandbox.judging import EndedError, completed, judge
-from envhub.sandbox.probes import broken_promises, run_probes
+from envhub.sandbox.probes import PROOF, broken_of_session, broken_promises, run_probes
 from envhub.sandbox.seccomp import supported
+from envhub.sandbox.sessions import BoxSession
 from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode
 
 _START_SECONDS = 60.0
@@ -45,7 +55,8 @@ class ProcessSandbox(Sandbox):
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._turns = weakref.WeakKeyDictionary()
         self._running: set[asyncio.Task[Any]] = set()
-        self._checked = False
+        self._sessions: set[BoxSession] = set()
+        self._checked = self._sessions_checked = False
         self._slots = Slots()
 
     @property
@@ -77,6 +88,8 @@ class ProcessSandbox(Sandbox):
         await asyncio.to_thread(self._slots.close)
 
     async def _end_running(self) -> None:
+        for session in tuple(self._sessions):
+            session.end()
         running = [task for task in self._running if task is not asyncio.current_task()]
         for task in running:
             task.get_loop().call_soon_threadsafe(task.cancel)
@@ -96,8 +109,8 @@ class ProcessSandbox(Sandbox):
             finally:
                 self._running.discard(task)
 
-    async def _new_box(self, limits: SandboxLimits) -> Box:
-        return Box(limits, self._slots)
+    async def _new_box(self, limits: SandboxLimits, *, session: bool = False) -> Box:
+        return Box(limits, self._slots, session=session)
 
     @contextlib.asynccontextmanager
     async def _box(
@@ -110,15 +123,43 @@ class ProcessSandbox(Sandbox):
     ) -> AsyncIterator[Box]:
         box = await self._new_box(limits)
         try:
-            async with asyncio.timeout(_START_SECONDS):
-                await box.start(source, entry, stdin.encode("utf-8", "surrogatepass"), names)
-            yield box
-        except (OSError, EOFError, TimeoutError) as error:
-            await box.finish()
-            said = box.complaint()
-            raise EnvironmentFault(f"the sandbox failed ({type(error).__name__}: {error}): {said}") from error
+            async with _failing(box):
+                async with asyncio.timeout(_START_SECONDS):
+                    await box.start(source, entry, stdin.encode("utf-8", "surrogatepass"), names)
+                yield box
         finally:
             await box.finish()
+
+    async def open_session(self, limits: SandboxLimits | None = None, *, snapshot: Snapshot | None = None) -> Session:
+        await self._prove_sessions()
+        return await self._open_session(limits or SandboxLimits(), snapshot)
+
+    async def _prove_sessions(self) -> None:
+        """Before the first session, try out what they promise. Raises `EnvironmentFault` where they do not keep it."""
+        if self._sessions_checked:
+            return
+        async with await self._open_session(PROOF, None) as session:
+            broken = await broken_of_session(session)
+        if broken:
+            raise EnvironmentFault(
+                f"sessions of the {self.tier} sandbox do not hold what it promises: {', '.join(broken)}"
+            )
+        self._sessions_checked = True
+
+    async def _open_session(self, limits: SandboxLimits, snapshot: Snapshot | None) -> BoxSession:
+        box = await self._new_box(limits, session=True)
+        try:
+            async with _failing(box):
+                async with asyncio.timeout(_START_SECONDS):
+                    await box.start("", None)
+            session = BoxSession(box, limits, self._turn, self._sessions.discard)
+            if snapshot is not None:
+                await session.restore(snapshot)
+        except BaseException:
+            await box.finish()
+            raise
+        self._sessions.add(session)
+        return session
 
     async def calls(
         self, source: str, entry: str, calls: Sequence[Sequence[Any]], limits: SandboxLimits | None = None
@@ -206,7 +247,21 @@ class ProcessSandbox(Sandbox):
         return ExecResult(outcome, code, stdout, _text(box.stderr), seconds)
 
     async def self_test(self) -> list[Probe]:
-        return await run_probes(self, self.unbounded)
+        probes = await run_probes(self, self.unbounded)
+        async with await self._open_session(PROOF, None) as session:
+            broken = await broken_of_session(session)
+        return [*probes, Probe("the same for programs and sessions", True, not broken, ", ".join(broken))]
+
+
+@contextlib.asynccontextmanager
+async def _failing(box: Box) -> AsyncIterator[None]:
+    """What fails in speaking to a box is the sandbox's fault. Raises `EnvironmentFault`."""
+    try:
+        yield
+    except (OSError, EOFError, TimeoutError) as error:
+        await box.finish()  # with the last that it said
+        said = box.complaint()
+        raise EnvironmentFault(f"the sandbox failed ({type(error).__name__}: {error}): {said}") from error
 
 
 async def _converse(box: Box, requests: Sequence[object], results: list[CallResult]) -> CallResult | None:

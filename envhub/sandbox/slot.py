@@ -33,9 +33,12 @@ _HOME = "/tmp"
 
 
 class Zygote:
-    """A process that clones boxes. Starting one takes some 50 ms. Raises `EnvironmentFault` where it cannot start."""
+    """A process that clones boxes. Starting one takes some 50 ms. Raises `EnvironmentFault` where it cannot start.
 
-    def __init__(self) -> None:
+    With `sessions` its boxes serve sessions, and show the machine's programs.
+    """
+
+    def __init__(self, *, sessions: bool = False) -> None:
         self.used = self.open = 0
         self._lock = threading.Lock()
         self._socket, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,7 +58,8 @@ class Zygote:
                     start_new_session=True,
                 )
             program = build_filter(signals=True).hex()
-            said = self._greeted({**root_layout(), "place": [place], "filter": [program]})
+            kind = {"sessions": ["yes"] if sessions else []}
+            said = self._greeted({**root_layout(tools=sessions), **kind, "place": [place], "filter": [program]})
         except BaseException:
             self._socket.close()
             raise
@@ -118,9 +122,13 @@ class Zygote:
 class SlotBox(Box):
     """A box that a zygote clones; `_life` is at its end when all of it is gone."""
 
-    def __init__(self, limits: SandboxLimits, zygote: Zygote, slots: Slots) -> None:
-        super().__init__(limits, slots)
+    def __init__(self, limits: SandboxLimits, zygote: Zygote, slots: Slots, *, session: bool = False) -> None:
+        super().__init__(limits, slots, session=session)
         self._zygote, self._taken = zygote, True
+
+    @property
+    def home(self) -> str:
+        return _HOME
 
     def _make_place(self, uid: int | None) -> dict[str, object]:
         return {"directory": _HOME, "landlock": 0, "rules": []}
@@ -156,15 +164,64 @@ class SlotBox(Box):
             self._zygote.give_back()
 
 
+class _Zygotes:
+    """Zygotes of one kind: the newest clones, older ones end when the last of their boxes is gone."""
+
+    def __init__(self, *, sessions: bool) -> None:
+        self._sessions = sessions
+        self._zygotes: list[Zygote] = []
+        self._renewing = threading.Lock()
+
+    async def take(self) -> Zygote:
+        """One with a box of it taken. Raises `EnvironmentFault` where none can start."""
+        zygote = self._ready()
+        return await asyncio.to_thread(self._take) if zygote is None else zygote
+
+    def _ready(self) -> Zygote | None:
+        """The only zygote, with a box of it taken, where there is nothing to start and nothing to end."""
+        if not self._renewing.acquire(blocking=False):
+            return None
+        try:
+            if len(self._zygotes) != 1 or not self._zygotes[0].has_room:
+                return None
+            self._zygotes[0].take()
+            return self._zygotes[0]
+        finally:
+            self._renewing.release()
+
+    def _take(self) -> Zygote:
+        with self._renewing:
+            newest = self._zygotes[-1] if self._zygotes else None
+            if newest is None or not newest.has_room:
+                try:
+                    self._zygotes.append(Zygote(sessions=self._sessions))
+                except (EnvironmentFault, OSError) as error:
+                    raise EnvironmentFault(f"no process that clones boxes can start: {error}") from error
+            for old in [zygote for zygote in self._zygotes[:-1] if not zygote.open or not zygote.is_alive]:
+                self._zygotes.remove(old)
+                old.close()
+            self._zygotes[-1].take()
+            return self._zygotes[-1]
+
+    def close(self) -> None:
+        """Let go of all."""
+        with self._renewing:
+            zygotes, self._zygotes = self._zygotes, []
+        for zygote in zygotes:
+            zygote.close()
+
+
 class SlotSandbox(ProcessSandbox):
-    """The `slot` tier. Its zygote is started with the first box, and another one after 2,000 of them or when it ends."""
+    """The `slot` tier. A zygote is started with the first box, and another one after 2,000 of them or when it ends.
+
+    Sessions have zygotes of their own, whose root shows more.
+    """
 
     tier = "slot"
 
     def __init__(self, concurrency: int | None = None) -> None:
         super().__init__(concurrency)
-        self._zygotes: list[Zygote] = []
-        self._renewing = threading.Lock()
+        self._zygotes, self._session_zygotes = _Zygotes(sessions=False), _Zygotes(sessions=True)
 
     @classmethod
     def missing(cls) -> str:
@@ -178,43 +235,12 @@ class SlotSandbox(ProcessSandbox):
             return f"cannot start here: {problem}"
         return ""
 
-    async def _new_box(self, limits: SandboxLimits) -> Box:
-        zygote = self._ready_zygote()
-        if zygote is None:
-            zygote = await asyncio.to_thread(self._taken_zygote)
-        return SlotBox(limits, zygote, self._slots)
-
-    def _ready_zygote(self) -> Zygote | None:
-        """The only zygote, with a box of it taken, where there is nothing to start and nothing to end."""
-        if not self._renewing.acquire(blocking=False):
-            return None
-        try:
-            if len(self._zygotes) != 1 or not self._zygotes[0].has_room:
-                return None
-            self._zygotes[0].take()
-            return self._zygotes[0]
-        finally:
-            self._renewing.release()
-
-    def _taken_zygote(self) -> Zygote:
-        """The newest zygote, with a box of it taken; older ones end when the last of their boxes is gone."""
-        with self._renewing:
-            newest = self._zygotes[-1] if self._zygotes else None
-            if newest is None or not newest.has_room:
-                try:
-                    self._zygotes.append(Zygote())
-                except (EnvironmentFault, OSError) as error:
-                    raise EnvironmentFault(f"no process that clones boxes can start: {error}") from error
-            for old in [zygote for zygote in self._zygotes[:-1] if not zygote.open or not zygote.is_alive]:
-                self._zygotes.remove(old)
-                old.close()
-            self._zygotes[-1].take()
-            return self._zygotes[-1]
+    async def _new_box(self, limits: SandboxLimits, *, session: bool = False) -> Box:
+        zygote = await (self._session_zygotes if session else self._zygotes).take()
+        return SlotBox(limits, zygote, self._slots, session=session)
 
     async def close(self) -> None:
         await self._end_running()
-        with self._renewing:
-            zygotes, self._zygotes = self._zygotes, []
-        for zygote in zygotes:
-            await asyncio.to_thread(zygote.close)
+        for zygotes in (self._zygotes, self._session_zygotes):
+            await asyncio.to_thread(zygotes.close)
         await super().close()

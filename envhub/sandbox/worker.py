@@ -28,7 +28,12 @@ def read_exactly(fd: int, size: int) -> bytes:
 
 
 def receive(fd: int) -> "dict[str, object]":
-    data = json.loads(read_exactly(fd, int.from_bytes(read_exactly(fd, 4), "big")))
+    return receive_rest(fd, read_exactly(fd, 4))
+
+
+def receive_rest(fd: int, size: bytes) -> "dict[str, object]":
+    """A frame of which the first four bytes, its size, have come."""
+    data = json.loads(read_exactly(fd, int.from_bytes(size, "big")))
     assert isinstance(data, dict)
     return data
 

@@ -18,19 +18,19 @@ import sys
 
 MYPY = False
 if MYPY:
-    from envhub.sandbox.child import work
+    from envhub.sandbox.child import load_sessions, work
     from envhub.sandbox.landlock import checked
     from envhub.sandbox.worker import send
 else:  # started by its path with nothing of envhub importable: the neighbour is found by the folder
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from child import work
+    from child import load_sessions, work
     from landlock import checked
     from worker import send
 
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
-_RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _CLONE, _PIVOT_ROOT = {"x86_64": (56, 155), "aarch64": (220, 41)}.get(os.uname().machine, (0, 0))
 _PR_SET_DUMPABLE = 4
@@ -79,7 +79,9 @@ def _enter_root(layout: "dict[str, list[str]]", place: str) -> None:
             _mount("envhub", place + path, "tmpfs", _RDONLY | _NOSUID | _NODEV, "size=4k,mode=0555")
     for name in ("null", "zero", "full", "random", "urandom"):
         _bind(f"/dev/{name}", f"{place}/dev/{name}", 0)
-    for path in (HOME, "/old"):
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{target}", f"{place}/dev/{name}")
+    for path in (HOME, "/proc", "/old"):
         os.mkdir(place + path, 0o755)
     os.chdir(place)
     checked(_libc.syscall(_PIVOT_ROOT, b".", b"old"), "pivot_root")
@@ -142,6 +144,8 @@ def _become(inside: _Inside, program: str) -> None:
         limits, uid = settings["limits"], settings["uid"]
         options = f"size={limits['disk_mb']}m,nr_inodes={_INODES},mode=0700,uid={uid},gid={uid}"
         _mount("envhub", HOME, "tmpfs", _NOSUID | _NODEV, options)
+        if settings["session"]:
+            _mount("envhub", "/proc", "proc", _RDONLY | _NOSUID | _NODEV | _NOEXEC, "hidepid=2,subset=pid")
     except BaseException as error:  # whatever it is, the candidate must not start, and the parent must learn why
         os.write(gate, f"{type(error).__name__}: {error}".encode()[:2000])
         os._exit(1)
@@ -239,6 +243,8 @@ def _main(fd: int) -> None:
     layout = json.loads(requests.recv(1 << 20))
     try:
         _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        if layout["sessions"]:
+            load_sessions()
         _enter_root(layout, layout["place"][0])
     except OSError as error:
         requests.send(str(error).encode()[:2000])

@@ -1,6 +1,15 @@
-"""`envhub sandbox`: run a file, and remove what killed sandboxes left."""
+"""`envhub sandbox`: run a file or a shell, and remove what killed sandboxes left."""
 
+import fcntl
+import io
+import os
+import pty
+import select
+import struct
+import sys
 import tempfile
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +77,77 @@ def test_a_mistake_is_named(
         file.write_bytes(content)
     assert cli(["sandbox", "run", str(file), *flags]) == 2
     assert said.format(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "flags"),
+    [
+        ("hello.sh", "echo hello from a script", []),
+        ("hello.c", '#include <stdio.h>\nint main(void) { puts("hello from a script"); }', []),
+        ("hello", "console.log('hello from a script')", ["--language", "javascript"]),
+    ],
+)
+def test_files_of_other_languages_are_run_too(
+    name: str, source: str, flags: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / name).write_text(source)
+    assert cli(["sandbox", "run", str(tmp_path / name), *flags]) == 0
+    assert capfd.readouterr().out == "hello from a script\n"
+
+
+def test_a_file_of_no_known_language_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "x.rb").write_text("puts 1")
+    assert cli(["sandbox", "run", str(tmp_path / "x.rb")]) == 2
+    assert "x.rb has no ending that tells its language (.py, .js" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_shell_runs_the_commands_of_its_stdin(
+    tier: str, file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    if TIERS[tier].missing():
+        pytest.skip(TIERS[tier].missing())
+    commands = io.TextIOWrapper(io.BytesIO(b"ls\nsort < solution.py | head -n 1; exit 3\n"))
+    monkeypatch.setattr("sys.stdin", commands)
+    assert cli(["sandbox", "shell", str(file), "--tier", tier]) == 1
+    out, err = capfd.readouterr()
+    assert out == "solution.py\nimport os, sys\n" and "envhub: exited, exit code 3" in err
+
+
+def test_a_shell_without_its_file_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert cli(["sandbox", "shell", "nowhere.py"]) == 2
+    assert "cannot read nowhere.py: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_person_has_a_shell_on_the_terminal(file: Path):
+    """With its echo, its size and Ctrl-C, which interrupts the program and not envhub."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(sys.executable, [sys.executable, "-m", "envhub.cli", "sandbox", "shell", str(file)])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
+    seen = b""
+
+    def until(text: bytes) -> None:
+        nonlocal seen
+        deadline = time.monotonic() + 60
+        while text not in seen:
+            assert time.monotonic() < deadline, seen
+            if select.select([terminal], [], [], 1.0)[0]:
+                seen += os.read(terminal, 4096)
+
+    try:
+        until(b"$ ")
+        for typed, shown in (
+            (b"ls; stty size; sleep 100\n", b"33 99"),
+            (b"\x03echo $((6 * 7))\n", b"42\r\n"),
+            (b"exit 5\n", b"envhub: exited, exit code 5"),
+        ):
+            os.write(terminal, typed)
+            until(shown)
+        assert b"solution.py" in seen
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    finally:
+        os.close(terminal)
 
 
 def test_what_a_killed_process_left_is_removed(
