@@ -7,7 +7,8 @@ which its preset turns on and which costs time, is off. Ours is `envhub train` w
 The bars are against `generate`. Each side runs in a process of its own, in an order that is the same from both ends; the
 first step of each process is left out.
 
-    python -m benchmarks.against_trl [--model smollm2] [--group 8] [--tokens 64] [--steps 1] [--without trl+vllm ...] [--json]
+    python -m benchmarks.against_trl [--model smollm2] [--group 8] [--tokens 64] [--steps 1] [--own-format] [--without trl+vllm ...]
+        [--json]
 """
 
 import argparse
@@ -39,12 +40,16 @@ MICRO = 8  # rollouts of a micro-batch of TRL's; ours has a budget of tokens
 
 @dataclass(frozen=True)
 class Shape:
-    """What a step is: `group` answers to each question, of `tokens` at most; `steps` are timed after a first."""
+    """What a step is: `group` answers to each question, of `tokens` at most; `steps` are timed after a first.
+
+    `own_format` leaves the number format to each side: on CPUs with bf16 instructions both compute in bf16 then.
+    """
 
     model: str
     group: int
     tokens: int
     steps: int
+    own_format: bool = False
 
     @property
     def path(self) -> Path:
@@ -69,8 +74,10 @@ def ours(shape: Shape, engine: str) -> Run:
             "--env": f"{Path(__file__).with_name('questions.py')}:Questions", "--algo": "grpo", "--engine": engine,
             "--model": str(shape.path), "--tasks-per-step": len(QUESTIONS), "--group-size": shape.group,
             "--max-turn-tokens": shape.tokens, "--steps": shape.steps + 1, "--eval-tasks": 0, "--temperature": 1,
-            "--learning-rate": RATE, "--precision": "float32", "--engine-options": "dtype=float32", "--output": folder,
+            "--learning-rate": RATE, "--output": folder,
         }  # fmt: skip
+        if not shape.own_format:
+            options |= {"--precision": "float32", "--engine-options": "dtype=float32"}
         last_line("envhub.cli", "train", *(part for option in options.items() for part in option))
         rows = read_metrics(folder)[1:]
         with RolloutStore(folder / "rollouts.sqlite", read_only=True) as store:
@@ -82,11 +89,11 @@ def ours(shape: Shape, engine: str) -> Run:
 
 def theirs(shape: Shape, sampling: str) -> Run:
     """Steps of TRL in a process of its own."""
-    sizes = shape.model, shape.group, shape.tokens, shape.steps
+    sizes = shape.model, shape.group, shape.tokens, shape.steps, int(shape.own_format)
     return Run(**json.loads(last_line("benchmarks.against_trl", "--trl", sampling, *sizes)))
 
 
-def print_steps(sampling: str, model: str, group: str, tokens: str, steps: str) -> int:
+def print_steps(sampling: str, model: str, group: str, tokens: str, steps: str, own_format: str) -> int:
     """Take steps with TRL and print what they took."""
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))
@@ -99,7 +106,7 @@ def print_steps(sampling: str, model: str, group: str, tokens: str, steps: str) 
             shape.path, QUESTIONS, share, Path(output), loss_type="grpo", learning_rate=RATE, temperature=1.0,
             num_generations=shape.group, max_completion_length=shape.tokens, gradient_checkpointing=False,
             per_device_train_batch_size=micro, gradient_accumulation_steps=len(QUESTIONS) * shape.group // micro,
-            max_steps=shape.steps + 1, **SAMPLING[sampling],
+            max_steps=shape.steps + 1, **SAMPLING[sampling], **({} if own_format == "0" else {"bf16": True}),
         )  # fmt: skip
     prompts = distinct([prompt for step in taken.prompts for prompt in step])
     print(json.dumps(asdict(Run(taken.seconds[1:], taken.sampling[1:], [*map(float, taken.tokens[1:])], prompts))))
@@ -120,10 +127,11 @@ def main() -> int:
     parser.add_argument("--group", type=int, default=8, help="answers to each of four questions")
     parser.add_argument("--tokens", type=int, default=64, help="of an answer, at most")
     parser.add_argument("--steps", type=int, default=1, help="timed steps of each process")
+    parser.add_argument("--own-format", action="store_true", help="bf16 for both, where the CPU has such instructions")
     parser.add_argument("--without", nargs="*", default=[], choices=list(SAMPLING)[1:], help="not to be measured")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    shape = Shape(given.model, given.group, given.tokens, given.steps)
+    shape = Shape(given.model, given.group, given.tokens, given.steps, given.own_format)
     others = [name for name in SAMPLING if name not in given.without]
     sides: dict[str, Callable[[], Run]] = {name: lambda name=name: theirs(shape, name) for name in others}
     sides |= {engine: lambda engine=engine: ours(shape, engine) for engine in BARS}

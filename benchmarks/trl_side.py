@@ -48,7 +48,7 @@ def replaying_trainer(
 
     return _trainer(
         model, output, groups, earned, optimizer, rollout_func=give, shuffle_dataset=False,
-        num_generations=len(members[groups[0]]), **options,
+        num_generations=len(members[groups[0]]), **{"bf16": False, **options},
     )  # fmt: skip
 
 
@@ -66,7 +66,9 @@ class Steps:
 def whole_steps(
     model: Path, questions: Sequence[str], reward: Callable[[str], float], output: Path, **options: Any
 ) -> Steps:
-    """Train with TRL's own sampling, in float32 on the CPU, and return what it took; `options` are GRPOConfig's.
+    """Train with TRL's own sampling on the CPU, in float32 unless `options`, which are GRPOConfig's, say otherwise.
+
+    Returns what it took.
 
     A step's seconds go from before it samples to after its optimizer step.
     """
@@ -115,8 +117,8 @@ def _trainer(
 
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     settings = GRPOConfig(
-        output_dir=str(output), use_cpu=True, bf16=False, disable_tqdm=True, report_to="none",
-        save_strategy="no", logging_strategy="no", lr_scheduler_type="constant", **options,
+        output_dir=str(output), use_cpu=True, disable_tqdm=True, report_to="none",
+        save_strategy="no", logging_strategy="no", lr_scheduler_type="constant", **{"bf16": False, **options},
     )  # fmt: skip
     trainer = GRPOTrainer(
         model=loaded, reward_funcs=reward, args=settings, train_dataset=Dataset.from_dict({"prompt": list(prompts)}),

@@ -16,21 +16,20 @@ from envhub.sandbox.base import (
     SessionError,
     Snapshot,
 )
+from envhub.sandbox.comparing import Comparison, same_output, same_value
 from envhub.sandbox.grading import (
     Failure,
     Report,
     grade_by_tests,
     grade_function,
     grade_program,
-    same_output,
-    same_value,
 )
 from envhub.sandbox.joining import joined
 from envhub.sandbox.languages import LANGUAGES, run_program
 from envhub.sandbox.process import ProcessSandbox, is_plain
-from envhub.sandbox.slot import SlotSandbox
+from envhub.sandbox.slot import SlotSandbox, UserSlotSandbox
 
-TIERS: dict[str, type[ProcessSandbox]] = {"slot": SlotSandbox, "process": ProcessSandbox}
+TIERS: dict[str, type[ProcessSandbox]] = {tier.tier: tier for tier in (SlotSandbox, UserSlotSandbox, ProcessSandbox)}
 """The kinds of sandbox, the one that promises most first."""
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "LANGUAGES",
     "TIERS",
     "CallResult",
+    "Comparison",
     "ExecResult",
     "Failure",
     "Probe",
@@ -50,6 +50,7 @@ __all__ = [
     "SessionError",
     "SlotSandbox",
     "Snapshot",
+    "UserSlotSandbox",
     "best_tier",
     "default_sandbox",
     "grade_by_tests",

@@ -177,7 +177,6 @@ class Box:
         self._channel = channel
         limits = self.limits.model_dump()
         limits["processes"] += (_OF_SESSION if self.session else 0) + (_own_threads() if uid is None else 0)
-        self.is_private = uid is not None
         config = {
             "source": source,
             "entry": entry,
@@ -274,6 +273,11 @@ class Box:
             kept += part[: cap - len(kept)]
             if self.overflow:
                 self.stop()
+
+    @property
+    def may_kill(self) -> bool:
+        """Whether its first process may kill all others that it can signal: they are all of the box."""
+        return self._claim is not None
 
     @property
     def home(self) -> str:

@@ -1,12 +1,13 @@
 """Grade a submission: expected values stay here, and every comparison is made here."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from envhub.sandbox.base import ExecResult, RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.comparing import Case, Comparison
 from envhub.sandbox.languages import PYTHON, build, run_built
+from envhub.sandbox.process import is_plain
 
 _SHOWN = 500
 
@@ -41,62 +42,14 @@ class Report:
         return self.total > 0 and self.passed == self.total
 
 
-def same_value(expected: Any, actual: Any, tolerance: float | None = None) -> bool:
-    """Whether two plain values are the same, types included, at every level: `True` is not 1, and 1 is not 1.0.
-
-    Args:
-        expected: The right value.
-        actual: The value under test; dict order does not matter.
-        tolerance: Largest difference of two floats, absolute or relative to the expected one; exact when None.
-            NaN and the infinities equal nothing.
-    """
-    kind = type(expected)
-    if kind is not type(actual):
-        return False
-    if kind is float:
-        if not (math.isfinite(expected) and math.isfinite(actual)):
-            return False
-        margin = 0.0 if tolerance is None else tolerance * max(1.0, abs(expected))
-        return bool(expected == actual) or bool(abs(expected - actual) <= margin)
-    if kind in (list, tuple):
-        pairs = zip(expected, actual, strict=False)
-        return len(expected) == len(actual) and all(same_value(a, b, tolerance) for a, b in pairs)
-    if kind is dict:
-        typed = {_key(key): value for key, value in actual.items()}
-        if len(expected) != len(actual) or len(typed) != len(actual):
-            return False
-        return all(
-            _key(key) in typed and same_value(value, typed[_key(key)], tolerance) for key, value in expected.items()
-        )
-    if expected is None or kind in (bool, int, str):
-        return bool(expected == actual)
-    return False
-
-
-def _key(key: Any) -> Any:
-    """A dict key together with its types, so that 1, 1.0 and True differ."""
-    return (type(key), tuple(_key(item) for item in key) if type(key) is tuple else key)
-
-
-def same_output(expected: str, actual: str) -> bool:
-    """Whether two outputs have the same lines; line ends, trailing blanks and trailing blank lines do not count."""
-    return _lines(expected) == _lines(actual)
-
-
-def _lines(text: str) -> list[str]:
-    lines = [line.rstrip() for line in text.replace("\r\n", "\n").split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
 async def grade_function(
     sandbox: Sandbox,
     source: str,
     entry: str,
     tests: Sequence[tuple[Sequence[Any], Any]],
     limits: SandboxLimits | None = None,
-    tolerance: float | None = None,
+    *,
+    comparison: Comparison | None = None,
     same: Callable[[Any, Any], bool] | None = None,
 ) -> Report:
     """Call `entry` with each test's arguments and compare with its expected value.
@@ -107,21 +60,37 @@ async def grade_function(
         entry: Name of the function, or of a method of a class `Solution`.
         tests: Pairs of arguments and expected value.
         limits: Limits of the submission with all its tests; the defaults when None.
-        tolerance: See `same_value`; only for tasks that declare one.
-        same: Compares (expected, actual) instead of `same_value`.
+        comparison: What the task declares a right value to be; the same value of the same types when None.
+        same: Compares (expected, actual) instead.
 
     Raises:
-        EnvironmentFault: The sandbox failed; says nothing about the submission.
+        EnvironmentFault: The sandbox or a checker failed; says nothing about the submission.
     """
     results = await sandbox.calls(source, entry, [arguments for arguments, _ in tests], limits)
+    cases = {
+        number: Case(list(arguments), expected, result.value)
+        for number, ((arguments, expected), result) in enumerate(zip(tests, results, strict=True))
+        if result.outcome is RunOutcome.ok
+    }
+    if same is not None:
+        right = {number: same(case.expected, case.actual) for number, case in cases.items()}
+    else:
+        right = await _right(sandbox, comparison, cases)
     tally = _Tally()
-    for (arguments, expected), result in zip(tests, results, strict=True):
-        right = result.outcome is RunOutcome.ok and (
-            same_value(expected, result.value, tolerance) if same is None else same(expected, result.value)
-        )
+    for number, ((arguments, expected), result) in enumerate(zip(tests, results, strict=True)):
         got = result.value if result.outcome is RunOutcome.ok else ""
-        tally.add(right, result.outcome, result.error, arguments, expected, got)
+        tally.add(right.get(number, False), result.outcome, result.error, arguments, expected, got)
     return tally.report()
+
+
+async def _right(
+    sandbox: Sandbox, comparison: Comparison | None, cases: dict[int, Case], *, texts: bool = False
+) -> dict[int, bool]:
+    """The verdict of each case by its number. Values that no checker can be given are wrong."""
+    comparison = comparison or Comparison()
+    fit = {number: case for number, case in cases.items() if texts or is_plain(case.actual)}
+    verdicts = await comparison.verdicts(sandbox, list(fit.values()), texts=texts)
+    return dict(zip(fit, verdicts, strict=True))
 
 
 async def grade_by_tests(
@@ -142,11 +111,11 @@ async def grade_by_tests(
 async def grade_program(
     sandbox: Sandbox,
     source: str,
-    tests: Sequence[tuple[str, str]],
+    tests: Sequence[tuple[str, Any]],
     limits: SandboxLimits | None = None,
     *,
     language: str = PYTHON,
-    same: Callable[[str, str], bool] = same_output,
+    comparison: Comparison | None = None,
 ) -> Report:
     """Run the program once for each test's input, in a box of its own; exit code and output must both be right.
 
@@ -156,14 +125,14 @@ async def grade_program(
     Args:
         sandbox: Where the submission runs.
         source: The submission, in `language` (see `LANGUAGES`).
-        tests: Pairs of what it reads from stdin and what it is to print.
+        tests: Pairs of what it reads from stdin and what it is to print (of the comparison `any`, a list of such texts).
         limits: Limits of each run; the defaults when None.
         language: What it is written in.
-        same: Compares (expected, actual) output.
+        comparison: What the task declares a right output to be; the same lines when None.
 
     Raises:
         UserError: A language that is not known, or that this machine lacks the tools of.
-        EnvironmentFault: The sandbox failed; says nothing about the submission.
+        EnvironmentFault: The sandbox or a checker failed; says nothing about the submission.
     """
     limits = limits or SandboxLimits()
     tally = _Tally()
@@ -179,7 +148,10 @@ async def grade_program(
             run = await sandbox.run_program(source, stdin, limits)
         else:
             run = await run_built(sandbox, program, stdin, limits)
-        right = run.outcome is RunOutcome.ok and run.exit_code == 0 and same(expected, run.stdout)
+        ended_well = run.outcome is RunOutcome.ok and run.exit_code == 0
+        right = (
+            ended_well and (await _right(sandbox, comparison, {0: Case(stdin, expected, run.stdout)}, texts=True))[0]
+        )
         error = _complaint(run)
         tally.add(right, run.outcome, error, stdin, expected, run.stdout)
         if run.outcome not in (RunOutcome.ok, RunOutcome.error, RunOutcome.exited):

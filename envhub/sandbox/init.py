@@ -209,6 +209,8 @@ def _detach(fds: "tuple[int, int, int]", cpu_seconds: int) -> None:
 
 
 def _interpret(source: str) -> None:
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as an interpreter does when it starts
     try:
         exec(source, {"__name__": "__main__"})
         sys.stdout.flush()

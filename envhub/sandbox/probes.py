@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 from envhub.errors import EnvironmentFault
-from envhub.sandbox import landlock
 from envhub.sandbox.base import Probe, RunOutcome, Sandbox, SandboxLimits
 from envhub.sandbox.sessions import BoxSession
 
@@ -75,32 +74,32 @@ def f(name):
 """
 
 
-def attempts() -> tuple[str, list[str]]:
+def attempts(*, hides_processes: bool) -> tuple[str, list[str]]:
     """A source whose function `f` tries the promised properties that one box shows together, and their names.
 
     Its result says of each, in order, whether it was `stopped`.
     """
-    names = [name for name in _ATTEMPTS if _is_promised(name)]
+    names = [name for name in _ATTEMPTS if _is_promised(name, hides_processes)]
     tried = [_ATTEMPT.format(body=_ATTEMPTS[name]).replace("def f(", f"def f{n}(") for n, name in enumerate(names)]
     entry = f"def f():\n    return [attempt(None) for attempt in ({''.join(f'f{n}, ' for n in range(len(names)))})]"
     return "\n".join([*tried, entry]), names
 
 
-async def broken_promises(sandbox: Sandbox) -> list[str]:
+async def broken_promises(sandbox: Sandbox, *, hides_processes: bool) -> list[str]:
     """The promised properties that do not hold in a box of one submission: what is tried before its first use.
 
     Raises `EnvironmentFault` where it cannot run a box at all.
     """
-    source, names = attempts()
+    source, names = attempts(hides_processes=hides_processes)
     result = (await sandbox.calls(source, "f", [[]], PROOF))[0]
     if result.outcome is not RunOutcome.ok or not isinstance(result.value, list) or len(result.value) != len(names):
         raise EnvironmentFault(f"its first call ended with {result.outcome.value}: {result.error or result.value}")
     return [name for name, said in zip(names, result.value, strict=True) if said != "stopped"]
 
 
-async def broken_of_session(session: BoxSession) -> list[str]:
+async def broken_of_session(session: BoxSession, *, hides_processes: bool) -> list[str]:
     """The same of a session's programs, of a session with the limits `PROOF`. Raises `EnvironmentFault` likewise."""
-    source, names = attempts()
+    source, names = attempts(hides_processes=hides_processes)
     result = await session.try_out(f"{source}\nprint(*f(), sep='\\n')")
     said = result.stdout.split()
     if result.outcome is not RunOutcome.ok or len(said) != len(names):
@@ -108,21 +107,30 @@ async def broken_of_session(session: BoxSession) -> list[str]:
     return [name for name, word in zip(names, said, strict=True) if word != "stopped"]
 
 
-def _is_promised(name: str) -> bool:
-    # without a private user, the process limit is approximate and reading the parent depends on the kernel's settings
-    return os.geteuid() == 0 or not name.startswith(("parent's", "process limit"))
+def _is_promised(name: str, hides_processes: bool) -> bool:
+    if name.startswith("parent's"):
+        return hides_processes
+    return os.geteuid() == 0 or name != "process limit"  # which is approximate without a private user
 
 
-async def run_probes(sandbox: Sandbox, unbounded: str) -> list[Probe]:
+async def run_probes(sandbox: Sandbox, unbounded: str, *, hides_processes: bool, hides_files: bool) -> list[Probe]:
     """Try every property of `sandbox`; none of the programs harms the machine when a property is missing.
 
-    `unbounded` says why it does not bound the memory of all processes together, where it does not.
+    `unbounded` says why it does not bound the memory of all processes together, where it does not; the other two, whether it
+    promises that processes and files of the machine are out of reach.
     """
     probes = []
     for name, body in _ATTEMPTS.items():
         result = (await sandbox.calls(_ATTEMPT.format(body=body), "f", [[None]], PROOF))[0]
         holds = result.value == "stopped" if result.outcome is RunOutcome.ok else result.outcome is RunOutcome.memory
-        probes.append(Probe(name, _is_promised(name), holds, f"{result.outcome.value}: {result.value or result.error}"))
+        probes.append(
+            Probe(
+                name,
+                _is_promised(name, hides_processes),
+                holds,
+                f"{result.outcome.value}: {result.value or result.error}",
+            )
+        )
 
     ended = await sandbox.run_program("while True: pass", limits=PROOF.model_copy(update={"wall_seconds": 0.5}))
     probes.append(Probe("time limit", True, ended.outcome is RunOutcome.timeout, ended.outcome.value))
@@ -139,7 +147,7 @@ async def run_probes(sandbox: Sandbox, unbounded: str) -> list[Probe]:
     detail = f"{many.outcome.value}: {many.value or many.error}" + (f"; {unbounded}" if unbounded else "")
     stopped = many.outcome is RunOutcome.memory or bool(many.value)
     probes.append(Probe("memory limit of all processes together", not unbounded, stopped, detail))
-    return probes + await _file_probes(sandbox)
+    return probes + await _file_probes(sandbox, promised=hides_files)
 
 
 def _open_to_all(folder: Path) -> None:
@@ -149,9 +157,8 @@ def _open_to_all(folder: Path) -> None:
     file.chmod(0o666)
 
 
-async def _file_probes(sandbox: Sandbox) -> list[Probe]:
-    """Promised only where the kernel has Landlock; a folder and a file that are open to every user show it."""
-    promised = landlock.abi() > 0
+async def _file_probes(sandbox: Sandbox, *, promised: bool) -> list[Probe]:
+    """A folder and a file that are open to every user show it."""
     probes = []
     with tempfile.TemporaryDirectory() as folder:
         _open_to_all(Path(folder))

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from envhub.errors import EnvironmentFault, UserError
+from envhub.sandbox import landlock
 from envhub.sandbox.base import (
     CallResult,
     ExecResult,
@@ -47,6 +48,8 @@ class ProcessSandbox(Sandbox):
     """
 
     tier = "process"
+    hides_files = False
+    """Whether files of the machine are out of sight without Landlock."""
 
     def __init__(self, concurrency: int | None = None) -> None:
         if concurrency is not None and not 1 <= concurrency <= _MOST_AT_ONCE:
@@ -60,6 +63,11 @@ class ProcessSandbox(Sandbox):
         self._slots = Slots()
 
     @property
+    def hides_processes(self) -> bool:
+        """Whether what runs outside is out of reach; without a private user that depends on the kernel's settings."""
+        return os.geteuid() == 0
+
+    @property
     def unbounded(self) -> str:
         """Why the memory of all processes of a submission together is not bounded here; empty where it is."""
         return self._slots.missing if os.geteuid() == 0 else "only root can bound it"
@@ -71,7 +79,7 @@ class ProcessSandbox(Sandbox):
         if missing := self.missing():
             raise EnvironmentFault(f"the {self.tier} sandbox {missing}")
         try:
-            broken = await broken_promises(self)
+            broken = await broken_promises(self, hides_processes=self.hides_processes)
         except EnvironmentFault as problem:
             raise EnvironmentFault(f"the {self.tier} sandbox cannot work here: {problem}") from problem
         if broken:
@@ -139,7 +147,7 @@ class ProcessSandbox(Sandbox):
         if self._sessions_checked:
             return
         async with await self._open_session(PROOF, None) as session:
-            broken = await broken_of_session(session)
+            broken = await broken_of_session(session, hides_processes=self.hides_processes)
         if broken:
             raise EnvironmentFault(
                 f"sessions of the {self.tier} sandbox do not hold what it promises: {', '.join(broken)}"
@@ -247,9 +255,14 @@ class ProcessSandbox(Sandbox):
         return ExecResult(outcome, code, stdout, _text(box.stderr), seconds)
 
     async def self_test(self) -> list[Probe]:
-        probes = await run_probes(self, self.unbounded)
+        probes = await run_probes(
+            self,
+            self.unbounded,
+            hides_processes=self.hides_processes,
+            hides_files=self.hides_files or landlock.abi() > 0,
+        )
         async with await self._open_session(PROOF, None) as session:
-            broken = await broken_of_session(session)
+            broken = await broken_of_session(session, hides_processes=self.hides_processes)
         return [*probes, Probe("the same for programs and sessions", True, not broken, ", ".join(broken))]
 
 

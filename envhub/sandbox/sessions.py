@@ -189,7 +189,7 @@ class BoxSession(Session):
 
     def _kill_programs(self) -> None:
         """Kill every program, or, where that may reach others of this user, the box."""
-        if self._box.is_private:
+        if self._box.may_kill:
             self._box.post_now({"do": "kill"})
         else:
             self._box.stop()
@@ -214,7 +214,7 @@ class BoxSession(Session):
         return (RunOutcome.exited if code else RunOutcome.ok), code, ""
 
     async def kill(self) -> None:
-        if not self._box.is_private:
+        if not self._box.may_kill:
             raise SessionError("without a user of its own it may not end single programs: close the session")
         await self._done({"do": "sweep"}, "the programs")
 

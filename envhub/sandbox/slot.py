@@ -3,7 +3,8 @@
 Contents, beside those of the process tier: a root that holds the interpreter and its standard library and nothing else of
 the machine, no network at all, no other process in sight, a working directory in memory that `disk_mb` bounds, and no
 process that outlives its box, whatever it does. Where the machine lets one make cgroups, all processes of a box together
-are bounded in memory and number. Needs root and the right to make namespaces.
+are bounded in memory and number. Needs root and the right to make namespaces; the `userns` tier does the same for other users, in a
+user namespace, without users of their own for boxes and without cgroups.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ class Zygote:
     """
 
     def __init__(self, *, sessions: bool = False) -> None:
+        user = os.geteuid() != 0
         self.used = self.open = 0
         self._lock = threading.Lock()
         self._socket, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -58,7 +60,7 @@ class Zygote:
                     start_new_session=True,
                 )
             program = build_filter(signals=True).hex()
-            kind = {"sessions": ["yes"] if sessions else []}
+            kind = {"sessions": ["yes"] if sessions else [], "user": ["yes"] if user else []}
             said = self._greeted({**root_layout(tools=sessions), **kind, "place": [place], "filter": [program]})
         except BaseException:
             self._socket.close()
@@ -129,6 +131,10 @@ class SlotBox(Box):
     @property
     def home(self) -> str:
         return _HOME
+
+    @property
+    def may_kill(self) -> bool:
+        return True
 
     def _make_place(self, uid: int | None) -> dict[str, object]:
         return {"directory": _HOME, "landlock": 0, "rules": []}
@@ -218,6 +224,8 @@ class SlotSandbox(ProcessSandbox):
     """
 
     tier = "slot"
+    hides_processes = True
+    hides_files = True
 
     def __init__(self, concurrency: int | None = None) -> None:
         super().__init__(concurrency)
@@ -227,13 +235,11 @@ class SlotSandbox(ProcessSandbox):
     def missing(cls) -> str:
         if missing := super().missing():
             return missing
-        if os.geteuid() != 0:
-            return "needs root; take the tier process"
-        try:
-            Zygote().close()
-        except (EnvironmentFault, OSError) as problem:
-            return f"cannot start here: {problem}"
-        return ""
+        return cls._missing_user() or _missing_namespaces()
+
+    @classmethod
+    def _missing_user(cls) -> str:
+        return "" if os.geteuid() == 0 else "needs root; take the tier userns or process"
 
     async def _new_box(self, limits: SandboxLimits, *, session: bool = False) -> Box:
         zygote = await (self._session_zygotes if session else self._zygotes).take()
@@ -244,3 +250,22 @@ class SlotSandbox(ProcessSandbox):
         for zygotes in (self._zygotes, self._session_zygotes):
             await asyncio.to_thread(zygotes.close)
         await super().close()
+
+
+class UserSlotSandbox(SlotSandbox):
+    """The `userns` tier: the same for other users than root."""
+
+    tier = "userns"
+
+    @classmethod
+    def _missing_user(cls) -> str:
+        return "is for other users than root; take the tier slot" if os.geteuid() == 0 else ""
+
+
+def _missing_namespaces() -> str:
+    """Why no zygote can start here, to be said after a tier's name."""
+    try:
+        Zygote().close()
+    except (EnvironmentFault, OSError) as problem:
+        return f"cannot start here: {problem}"
+    return ""

@@ -1,7 +1,7 @@
 """The far side of the slot tier: a process that runs no candidate code, and clones one box after another from itself.
 
-A script of its own, started as root with an empty environment by `python -I -S`; only the standard library is used. It
-moves into namespaces of its own (no network) and into a read-only root that holds the interpreter and little else. Each
+A script of its own, started with an empty environment by `python -I -S`; only the standard library is used. As root, or
+with a user namespace of its own, it moves into namespaces of its own (no network) and into a read-only root that holds the interpreter and little else. Each
 message on its socket is one descriptor each of `_FDS` and those of the cgroups that the box joins; it clones a worker into new process, mount and IPC namespaces,
 which is the first process there, so that all of it dies with it. Where its own socket closes, everything ends.
 """
@@ -29,11 +29,13 @@ else:  # started by its path with nothing of envhub importable: the neighbour is
 
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
 
-_NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
+_NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 1 << 28, 1 << 29, 1 << 30
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _CLONE, _PIVOT_ROOT = {"x86_64": (56, 155), "aarch64": (220, 41)}.get(os.uname().machine, (0, 0))
-_PR_SET_DUMPABLE = 4
+_KEPT_FLAGS = {2: _NOSUID, 4: _NODEV, 8: _NOEXEC, 1024: 1024, 2048: 2048, 4096: 1 << 21}  # of statvfs, of mount
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 24, 47, 4
+_CAPABILITY_HEADER = 0x20080522  # its third version
 _FDS = ("control", "channel", "life", "config", "stdin", "stdout", "stderr")
 _MOST_GROUPS = 2
 _INODES = 4096
@@ -51,19 +53,44 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
 # --- the root ------------------------------------------------------------------------------------------------------
 
 
+def _become_master(uid: int, gid: int) -> None:
+    """Move into a user namespace that knows this user alone, with every capability there."""
+    checked(_libc.unshare(_NEWUSER), "unshare of users")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def _drop_capabilities() -> None:
+    """Give up every capability for good, where no change of the user does that."""
+    for capability in range(64):
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header, none = _CAPABILITY_HEADER.to_bytes(4, sys.byteorder) + bytes(4), bytes(24)
+    checked(_libc.capset(header, none), "capset")
+
+
+def _flags_of(path: str) -> int:
+    """The flags of the mount that a path is on; those of another user's mount may not be taken away."""
+    found = os.statvfs(path).f_flag
+    return sum(flag for bit, flag in _KEPT_FLAGS.items() if found & bit)
+
+
 def _bind(source: str, target: str, flags: int = _NODEV) -> None:
-    """Show a folder or a file of the machine, to be read only."""
+    """Show a folder or a file of the machine, with all that is mounted there, to be read only."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
-    _mount(source, target, "none", _BIND)
-    _mount("none", target, "none", _REMOUNT | _BIND | _RDONLY | _NOSUID | flags)
+    _mount(source, target, "none", _BIND | _REC)
+    _mount("none", target, "none", _REMOUNT | _BIND | _RDONLY | _NOSUID | flags | _flags_of(target))
 
 
 def _enter_root(layout: "dict[str, list[str]]", place: str) -> None:
     """Move into new namespaces and a root of `tops`, without what is in `hidden`; nothing else of the machine stays."""
+    if layout["user"]:
+        _become_master(os.getuid(), os.getgid())
     checked(_libc.unshare(_NEWNS | _NEWUTS | _NEWIPC | _NEWNET), "unshare")
     _mount("none", "/", "none", _REC | _PRIVATE)
     os.umask(0o022)
@@ -142,10 +169,15 @@ def _become(inside: _Inside, program: str) -> None:
             file.seek(0)
             settings = {**json.load(file), "filter": program}
         limits, uid = settings["limits"], settings["uid"]
-        options = f"size={limits['disk_mb']}m,nr_inodes={_INODES},mode=0700,uid={uid},gid={uid}"
+        owner = "" if uid is None else f",uid={uid},gid={uid}"
+        options = f"size={limits['disk_mb']}m,nr_inodes={_INODES},mode=0700{owner}"
         _mount("envhub", HOME, "tmpfs", _NOSUID | _NODEV, options)
         if settings["session"]:
-            _mount("envhub", "/proc", "proc", _RDONLY | _NOSUID | _NODEV | _NOEXEC, "hidepid=2,subset=pid")
+            # a machine that hides parts of its own /proc lets no other user than root show one
+            with contextlib.nullcontext() if uid is not None else contextlib.suppress(OSError):
+                _mount("envhub", "/proc", "proc", _RDONLY | _NOSUID | _NODEV | _NOEXEC, "hidepid=2,subset=pid")
+        if uid is None:
+            _drop_capabilities()
     except BaseException as error:  # whatever it is, the candidate must not start, and the parent must learn why
         os.write(gate, f"{type(error).__name__}: {error}".encode()[:2000])
         os._exit(1)
@@ -242,10 +274,10 @@ def _main(fd: int) -> None:
     requests = socket.socket(fileno=fd)
     layout = json.loads(requests.recv(1 << 20))
     try:
-        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         if layout["sessions"]:
             load_sessions()
         _enter_root(layout, layout["place"][0])
+        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     except OSError as error:
         requests.send(str(error).encode()[:2000])
         return

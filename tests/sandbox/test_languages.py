@@ -8,6 +8,7 @@ import pytest_asyncio
 from envhub.errors import EnvironmentFault, UserError
 from envhub.sandbox import (
     LANGUAGES,
+    TIERS,
     ProcessSandbox,
     Report,
     RunOutcome,
@@ -48,7 +49,7 @@ PEEKS = {
 }
 
 
-@pytest_asyncio.fixture(params=["slot", "process"])
+@pytest_asyncio.fixture(params=TIERS)
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[ProcessSandbox]:
     made = await tier(request.param, 4)
     assert isinstance(made, ProcessSandbox)
