@@ -29,6 +29,7 @@ FOLDERS = "envhub-sandbox"  # how the names of working directories begin
 _FIRST_UID, SLOTS = 61_000, 512
 _OF_SESSION = 2  # its first process, and one program whatever others left running
 _OWN_PROCESSES = 2  # of a box's cgroup beside those that a submission may have: RLIMIT_NPROC is to speak first
+_SHARED = 32  # boxes that may have all of their processes at one time where the kernel counts those of a user together
 _SIGXCPU, _SIGKILL = 24, 9
 _CHILD_OUTCOMES = {outcome.value: outcome for outcome in RunOutcome if outcome is not RunOutcome.ok}
 
@@ -176,7 +177,9 @@ class Box:
         self._sockets += [channel, channel_far]
         self._channel = channel
         limits = self.limits.model_dump()
-        limits["processes"] += (_OF_SESSION if self.session else 0) + (_own_threads() if uid is None else 0)
+        limits["processes"] += _OF_SESSION if self.session else 0
+        if uid is None:
+            limits["processes"] = limits["processes"] * _SHARED + _own_threads()
         config = {
             "source": source,
             "entry": entry,

@@ -152,20 +152,19 @@ async def grade_program(
         right = (
             ended_well and (await _right(sandbox, comparison, {0: Case(stdin, expected, run.stdout)}, texts=True))[0]
         )
-        error = _complaint(run)
+        error = _complaint(run, language)
         tally.add(right, run.outcome, error, stdin, expected, run.stdout)
         if run.outcome not in (RunOutcome.ok, RunOutcome.error, RunOutcome.exited):
             hopeless = run.outcome
     return tally.report()
 
 
-def _complaint(run: ExecResult) -> str:
-    """The line of stderr that says most of why a run failed; a compiler's first error."""
-    lines = [line for line in run.stderr.splitlines() if line.strip()]
-    if run.outcome is RunOutcome.ok or not lines:
+def _complaint(run: ExecResult, language: str) -> str:
+    """The line of stderr that says most of why a run failed: Python's last, elsewhere the first that speaks of an error."""
+    said = [line for line in run.stderr.splitlines() if line.strip()]
+    if run.outcome is RunOutcome.ok or not said:
         return ""
-    first = next((line for line in lines if "error" in line), lines[-1])
-    return first if run.outcome is RunOutcome.syntax_error else lines[-1]
+    return said[-1] if language == PYTHON else next((line for line in said if "rror" in line), said[-1])
 
 
 class _Tally:

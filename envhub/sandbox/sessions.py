@@ -197,6 +197,8 @@ class BoxSession(Session):
     def _judged(self, reply: dict[str, Any] | None, *, timed_out: bool, overflow: bool) -> tuple[RunOutcome, int, str]:
         """Outcome, exit code, and what is said of it beside what the program wrote."""
         if reply is not None and "refused" in reply:
+            if not self._box.may_kill:  # it shares its limits with others of this user
+                raise EnvironmentFault(f"the sandbox could not start a program: {reply['refused']}")
             return RunOutcome.exited, -_SIGKILL, f"the program was not started: {reply['refused']}"
         code = -_SIGKILL if reply is None else int(reply["code"])
         cpu = 0.0 if reply is None else float(reply["cpu"])

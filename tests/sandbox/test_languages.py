@@ -69,7 +69,7 @@ async def graded(sandbox: ProcessSandbox, language: str, source: str, limits: Sa
 async def test_a_right_program_passes_and_a_wrong_one_does_not(sandbox: ProcessSandbox, language: str) -> None:
     report = await graded(sandbox, language, SUM[language])
     assert report.all_passed, report
-    wrong = await graded(sandbox, language, SUM[language].replace("+", "-").replace("sum(", "max("))
+    wrong = await graded(sandbox, language, SUM[language].replace("a + ", "a - ").replace("sum(", "max("))
     assert wrong.outcomes["wrong"] >= 2 and wrong.passed <= 1, wrong
 
 
