@@ -127,7 +127,7 @@ async def run_built(sandbox: Sandbox, program: Program, stdin: str, limits: Sand
         try:
             await session.write("main" if language.build else language.file, program.data, executable=True)
         except SessionError as problem:
-            raise EnvironmentFault(f"the program has no room in its box: {problem}; raise file_mb or disk_mb") from None
+            return ExecResult(RunOutcome.result_limit, 1, "", f"the program is too large for its box: {problem}", 0.0)
         return await session.exec(language.run, stdin=stdin)
 
 

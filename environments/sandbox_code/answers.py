@@ -9,6 +9,13 @@ from collections.abc import Iterator
 _OPENING = re.compile(r"(.*?)(`{3,}|~{3,})[ \t]*([\w+-]*)(.*)")
 _CLOSING = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*")
 _PYTHON = ("", "python", "py", "python3")
+_TAGS = {
+    "python": ("python", "py", "python3"),
+    "javascript": ("javascript", "js", "node"),
+    "bash": ("bash", "sh", "shell"),
+    "c": ("c",),
+    "cpp": ("cpp", "c++", "cc", "cxx"),
+}
 _CLOSINGS_TRIED = 16
 
 
@@ -26,6 +33,26 @@ def submission(text: str, entry: str) -> str:
     blocks = list(_blocks(text))
     defining = [body for body in blocks if defines(body, entry)]
     return (defining or blocks or [whole])[-1]
+
+
+def program(text: str, language: str) -> str:
+    """The program of an answer: its last fenced block in the language, else its last block, else the whole text."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    blocks = list(_fenced(text))
+    named = [body for tag, body in blocks if tag in _TAGS[language]]
+    return (named or [body for _, body in blocks] or [_cleaned(text)])[-1]
+
+
+def _fenced(text: str) -> Iterator[tuple[str, str]]:
+    """The fenced blocks: what each says it is, and its body; the last need not be closed."""
+    lines, at = text.split("\n"), 0
+    while at < len(lines):
+        opening = _OPENING.fullmatch(lines[at])
+        at += 1
+        if opening is not None and not opening[1].strip() and "`" not in opening[4]:
+            end = next(_ends(lines, at, opening[2]))
+            yield opening[3].lower(), _cleaned("\n".join(lines[at:end]))
+            at = end + 1
 
 
 def defines(source: str, entry: str) -> bool:

@@ -8,26 +8,29 @@ from typing import Any
 from pydantic import Field
 
 from envhub.environment import EnvironmentConfig, Reset, Step
-from envhub.environments.sandbox_code.answers import defines, submission
+from envhub.environments.sandbox_code.answers import defines, program, submission
 from envhub.environments.sandbox_code.bank import LEVELS
 from envhub.environments.sandbox_code.tasks import bank_tasks, from_jsonl, tests_of
 from envhub.errors import UserError
 from envhub.limits import Limits
 from envhub.messages import Action, ActionLike, Message, Observation
 from envhub.sandbox import (
+    Failure,
     Report,
     RunOutcome,
     SandboxLimits,
     default_sandbox,
     grade_by_tests,
     grade_function,
+    grade_program,
     joined,
-    same_value,
 )
 from envhub.single_turn import TaskEnvironment
 from envhub.tasks import Task, TaskSet
 
-_AGAIN = "Write the whole function again, corrected. Answer with the code only."
+_FUNCTION = "Write this Python function"
+_NAMES = {"python": "Python", "javascript": "JavaScript (Node.js)", "bash": "Bash", "c": "C", "cpp": "C++"}
+_OF_RUNTIMES = {"processes": 32, "file_mb": 8}  # which have threads of their own, and compilers programs of some size
 _UNDEFINED = "NameError: the source defines no function"  # what a sandbox says of a name that cannot be called
 
 
@@ -88,20 +91,24 @@ class SandboxCodeEnvironment(TaskEnvironment):
 
     def opening(self, task: Task) -> tuple[Message, ...]:
         *earlier, last = super().opening(task)
-        return (*earlier, Message("user", f"Write this Python function. Answer with the code only.\n\n{last.text}"))
+        language = task.info.get("language", "")
+        what = f"Write this {_NAMES[language]} program, which reads stdin and writes stdout" if language else _FUNCTION
+        return (*earlier, Message("user", f"{what}. Answer with the code only.\n\n{last.text}"))
 
     async def step(self, action: ActionLike) -> Step:
         action = Action.of(action)
         self.used += 1
-        entry = self.hidden.entry
-        source = submission(action.text, entry)
-        report = await self._grade(source) if defines(source, entry) else None
+        entry, language = self.hidden.entry, self.hidden.language
+        source = program(action.text, language) if language else submission(action.text, entry)
+        is_one = bool(source.strip()) if language else defines(source, entry)
+        report = await self._grade(source) if is_one else None
         defined = report is not None and not _lacks_function(report, entry)
         if report is None or not defined:
-            said = f"Your answer defines no function {entry}. {_AGAIN}"
+            lacks = "is no program" if language else f"defines no function {entry}"
+            said = f"Your answer {lacks}. {self._again}"
             report = Report(0, max(1, len(self.hidden.cases)), {"no_function": 1})
         else:
-            said = _feedback(report, entry)
+            said = f"{_feedback(report, entry)} {self._again}"
         value = self._value(defined, report)
         gain, self.best = max(0.0, value - self.best), max(self.best, value)
         done = report.all_passed or self.used >= self.config.tries
@@ -113,6 +120,11 @@ class SandboxCodeEnvironment(TaskEnvironment):
             info["components"] = {"passed": float(report.all_passed), "tests": share, "well_formed": float(defined)}
         observation = said if not done else ""
         return observation or Observation(), gain, done, False, info
+
+    @property
+    def _again(self) -> str:
+        what = "program" if self.hidden.language else "function"
+        return f"Write the whole {what} again, corrected. Answer with the code only."
 
     def _value(self, defined: bool, report: Report) -> float:
         config = self.config
@@ -127,19 +139,29 @@ class SandboxCodeEnvironment(TaskEnvironment):
             wall_seconds=self.config.seconds, cpu_seconds=max(1, round(self.config.seconds)), memory_mb=self.config.memory_mb,
             total_mb=max(512, self.config.memory_mb), processes=4, output_kb=64, file_mb=1,
         )  # fmt: skip
+        hidden = self.hidden
         sandbox = default_sandbox()
         await sandbox.start()
+        if hidden.language:
+            if hidden.language != "python":
+                limits = limits.model_copy(update=_OF_RUNTIMES)
+            return await grade_program(
+                sandbox, source, hidden.cases, limits, language=hidden.language, comparison=hidden.comparison
+            )
         preamble = self.task.info.get("preamble", "")
         source = joined(preamble, source)
         if self.hidden.cases:
-            same = same_value if self.hidden.exact_types else _equal
-            return await grade_function(sandbox, source, self.hidden.entry, self.hidden.cases, limits, same=same)
+            same = None if hidden.exact_types else _equal
+            return await grade_function(
+                sandbox, source, hidden.entry, hidden.cases, limits, same=same, comparison=hidden.comparison
+            )
         tests = joined(preamble, self.hidden.program)
         return await grade_by_tests(sandbox, source, self.hidden.entry, tests, limits)
 
     def oracle(self) -> ActionLike | None:
         solution = self.task.info.get("solution")
-        return f"```python\n{solution.strip()}\n```" if solution else None
+        language = self.task.info.get("language") or "python"
+        return f"```{language}\n{solution.strip()}\n```" if solution else None
 
 
 def _lacks_function(report: Report, entry: str) -> bool:
@@ -154,15 +176,23 @@ def _feedback(report: Report, entry: str) -> str:
     failure = report.first_failure
     if failure is None:
         return "All tests pass."
+    if not entry:
+        return _feedback_of_program(failure)
     if not failure.arguments and failure.outcome in (RunOutcome.ok, RunOutcome.error):
-        return f"A test failed: {failure.error}. {_AGAIN}"
+        return f"A test failed: {failure.error}."
     if failure.outcome is RunOutcome.ok:
         call = f"{entry}{_as_call(failure.arguments)}"
-        return f"{call} returned {failure.got}, expected {failure.expected}. {_AGAIN}"
+        return f"{call} returned {failure.got}, expected {failure.expected}."
     if failure.outcome is RunOutcome.error:
-        return f"{entry}{_as_call(failure.arguments)} raised {failure.error}. {_AGAIN}"
-    failed = f"Your code failed: {failure.outcome.value.replace('_', ' ')}. {failure.error}".strip()
-    return f"{failed}. {_AGAIN}"
+        return f"{entry}{_as_call(failure.arguments)} raised {failure.error}."
+    return f"Your code failed: {failure.outcome.value.replace('_', ' ')}. {failure.error}".rstrip(". ") + "."
+
+
+def _feedback_of_program(failure: Failure) -> str:
+    if failure.outcome is RunOutcome.ok:
+        return f"For the input {failure.arguments} it printed {failure.got}, expected {failure.expected}."
+    ended = failure.outcome.value.replace("_", " ")
+    return f"For the input {failure.arguments} it failed: {ended}. {failure.error}".rstrip(". ") + "."
 
 
 def _as_call(arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Coding tasks: the bundled bank, and JSON-lines files in the HumanEval and MBPP layouts."""
+"""Coding tasks: the bundled bank, and JSON-lines files in envhub's own, the HumanEval and the MBPP layout."""
 
 import ast
 import builtins
@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from envhub.environments.sandbox_code.bank import BankTask, expected, load_bank
+from envhub.environments.sandbox_code.rows import is_own, own_task
 from envhub.errors import DataError, UserError
-from envhub.sandbox import is_plain
+from envhub.sandbox import Comparison, is_plain
 from envhub.tasks import ListTasks, Task, TaskSet, read_jsonl
 
 DRAWN_TESTS = 4
+EXACT = Comparison()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,16 @@ class Tests:
 
     `cases` are pairs of arguments and expected value for `entry`. `program` is a test program of a data file, which
     calls the submission from a process of its own where no plain cases could be read from it. Without `exact_types` values are compared
-    by `==` alone, as the assertions of data files do.
+    by `==` alone, as the assertions of data files do; else as `comparison` says. A program in `language` has no `entry`,
+    and its cases are pairs of input and output.
     """
 
     entry: str
-    cases: tuple[tuple[tuple[Any, ...], Any], ...] = ()
+    cases: tuple[tuple[Any, Any], ...] = ()
     program: str = ""
     exact_types: bool = True
+    language: str = ""
+    comparison: Comparison = EXACT
 
 
 def bank_tasks(levels: Sequence[int], eval_fraction: float) -> TaskSet:
@@ -57,6 +62,9 @@ def tests_of(task: Task) -> Tests:
     Raises `UserError` for a task of another environment.
     """
     info = task.info
+    if "hidden" in info:
+        cases = tuple((given, expected) for given, expected in info["hidden"])
+        return Tests(info["entry"], cases, language=info["language"], comparison=Comparison.of(info["comparison"]))
     if {"entry", "cases", "program"} <= info.keys():
         cases = tuple(ast.literal_eval(case) for case in info["cases"])
         return Tests(info["entry"], cases, info["program"], exact_types=False)
@@ -73,8 +81,10 @@ def _by_name() -> Mapping[str, BankTask]:
 
 
 def from_jsonl(path: Path, eval_fraction: float) -> TaskSet:
-    """Tasks from a JSON-lines file in the HumanEval layout (`prompt`, `entry_point`, `test`, `canonical_solution`) or the
-    MBPP layout (`text` or `prompt`, `test_list`, `code`). Raises DataError naming file and line.
+    """Tasks from a JSON-lines file in envhub's layout (see `own_task`), the HumanEval layout (`prompt`, `entry_point`,
+    `test`, `canonical_solution`) or the MBPP layout (`text` or `prompt`, `test_list`, `code`).
+
+    Raises DataError naming file and line.
     """
     tasks = [_row_task(path, line, row) for line, row in read_jsonl(path)]
     return ListTasks.split_by_hash(f"sandbox_code/{path.name}", tasks, eval_fraction=eval_fraction)
@@ -82,6 +92,8 @@ def from_jsonl(path: Path, eval_fraction: float) -> TaskSet:
 
 def _row_task(path: Path, line: int, row: Mapping[str, Any]) -> Task:
     where = f"{path}, line {line}"
+    if is_own(row):
+        return own_task(where, row, f"{path.stem}:{line}")
     if "test_list" in row:
         tests = row["test_list"]
         if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
@@ -105,7 +117,10 @@ def _row_task(path: Path, line: int, row: Mapping[str, Any]) -> Task:
         _parse(f"{row['prompt']}\n    pass\n", where, "prompt is")
     else:
         have = ", ".join(sorted(row)) or "none"
-        raise DataError(f"{where}: neither the HumanEval layout (entry_point) nor MBPP's (test_list); it has {have}")
+        raise DataError(
+            f"{where}: neither envhub's layout (tests, with entry or language) nor HumanEval's (entry_point) nor MBPP's "
+            f"(test_list); it has {have}"
+        )
     _parse(program, where)
     if not entry:
         raise DataError(f"{where}: the first test calls no function")

@@ -38,7 +38,7 @@ def test_a_value_is_the_same_as_itself_and_not_as_its_wrapping(value: object) ->
         (1, True), (0, False), (1, 1.0), (1.0, 1), ("1", 1), (None, False), ([1], (1,)), ((1,), [1]),
         ([1, 2], [1]), ([1], [1, 2]), ([[1]], [[True]]), ({"a": 1}, {"a": True}), ({"a": 1}, {"a": 1, "b": 2}),
         ({1: 1}, {True: 1}), ({1: 1}, {1.0: 1}), ({(1,): 1}, {(True,): 1}), (math.nan, math.nan),
-        (math.inf, math.inf), (1.0, 1.0 + 1e-9), ([1, 2], [2, 1]), (set(), set()),
+        (math.inf, math.inf), (1.0, 1.0 + 1e-9), ([1, 2], [2, 1]), ({1}, {True}), ({1}, frozenset({1})),
     ],
 )  # fmt: skip
 def test_different_values(expected: object, actual: object) -> None:
