@@ -26,7 +26,8 @@ from envhub.sandbox.wire import TooLargeError, decode, frame
 _SCRIPT = Path(__file__).with_name("child.py")
 _CLEANUP_SECONDS = 60.0
 FOLDERS = "envhub-sandbox"  # how the names of working directories begin
-_FIRST_UID, SLOTS = 61_000, 512
+USERS = range(61_000, 61_512)
+"""The private users of boxes."""
 _OF_SESSION = 2  # its first process, and one program whatever others left running
 _OWN_PROCESSES = 2  # of a box's cgroup beside those that a submission may have: RLIMIT_NPROC is to speak first
 _SHARED = 32  # boxes that may have all of their processes at one time where the kernel counts those of a user together
@@ -87,14 +88,14 @@ def _parse_reply(data: Any, nonce: str) -> CallResult:
 
 def _claim_user() -> tuple[int, socket.socket]:
     """A user id that no other sandbox on this machine uses until the socket is closed."""
-    for offset in range(SLOTS):
+    for user in USERS:
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            claim.bind(f"\0envhub-sandbox-user-{_FIRST_UID + offset}")
-            return _FIRST_UID + offset, claim
+            claim.bind(f"\0envhub-sandbox-user-{user}")
+            return user, claim
         except OSError:
             claim.close()
-    raise EnvironmentFault(f"all {SLOTS} sandbox users are taken; run fewer submissions at once")
+    raise EnvironmentFault(f"all {len(USERS)} sandbox users are taken; run fewer submissions at once")
 
 
 def memory_file(name: str, data: bytes) -> int:

@@ -6,6 +6,7 @@ import os
 import ssl
 import sys
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envhub.sandbox import landlock
@@ -19,6 +20,7 @@ _TOOLS = (
     "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/share", "/usr/include", "/usr/local/bin",
     "/usr/local/libexec", "/usr/local/share", "/usr/local/include", "/etc/alternatives",
 )  # fmt: skip
+_USER = "sandbox"
 _SYSTEM_FILES = ("/etc/localtime", "/etc/ld.so.cache", "/etc/mime.types")
 
 
@@ -93,13 +95,24 @@ def readable_places(*, tools: bool = False) -> Places:
     )  # fmt: skip
 
 
-def root_layout(*, tools: bool = False) -> dict[str, list[str]]:
-    """What a root of its own shows of the machine: `tops`, without what is `hidden`, and `links` that lead there."""
+def root_layout(*, tools: bool = False, users: Iterable[int] | None = None) -> dict[str, list[str]]:
+    """What a root of its own shows of the machine: `tops`, without what is `hidden`, and `links` that lead there.
+
+    `texts` are the names of files of its own and what they hold, in turn: where `users` are given, those that name them.
+    """
     places = readable_places(tools=tools)
     return {
         "tops": [path for path in places.tops if not any(_below(path, top) for top in places.tops)],
         "hidden": list(places.hidden),
         "links": [path for path in (*_SYSTEM, *(_TOOLS if tools else ())) if os.path.islink(path)],
+        "texts": []
+        if users is None
+        else [
+            "/etc/passwd",
+            "".join(f"{_USER}:x:{uid}:{uid}::/tmp:/bin/bash\n" for uid in users),
+            "/etc/group",
+            "".join(f"{_USER}:x:{uid}:\n" for uid in users),
+        ],
     }
 
 

@@ -27,7 +27,7 @@ from envhub.sandbox.base import (
     Session,
     Snapshot,
 )
-from envhub.sandbox.box import SLOTS, Box, SubmissionError
+from envhub.sandbox.box import USERS, Box, SubmissionError
 from envhub.sandbox.cgroups import Slots
 from envhub.sandbox.collecting import collect
 from envhub.sandbox.judging import EndedError, completed, judge
@@ -37,7 +37,7 @@ from envhub.sandbox.sessions import BoxSession
 from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode
 
 _START_SECONDS = 60.0
-_MOST_AT_ONCE = SLOTS // 2  # `check` takes two processes, each of a user of its own
+_MOST_AT_ONCE = len(USERS) // 2  # `check` takes two processes, each of a user of its own
 _ARGUMENT_BYTES = 64 << 20
 
 

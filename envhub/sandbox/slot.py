@@ -21,7 +21,7 @@ from pathlib import Path
 from envhub.errors import EnvironmentFault
 from envhub.sandbox import leases
 from envhub.sandbox.base import SandboxLimits
-from envhub.sandbox.box import FOLDERS, Box, memory_file
+from envhub.sandbox.box import FOLDERS, USERS, Box, memory_file
 from envhub.sandbox.cgroups import Slots
 from envhub.sandbox.places import root_layout
 from envhub.sandbox.process import ProcessSandbox
@@ -61,7 +61,10 @@ class Zygote:
                 )
             program = build_filter(signals=True).hex()
             kind = {"sessions": ["yes"] if sessions else [], "user": ["yes"] if user else []}
-            said = self._greeted({**root_layout(tools=sessions), **kind, "place": [place], "filter": [program]})
+            users = ([os.getuid()] if user else USERS) if sessions else None
+            said = self._greeted(
+                {**root_layout(tools=sessions, users=users), **kind, "place": [place], "filter": [program]}
+            )
         except BaseException:
             self._socket.close()
             raise

@@ -94,7 +94,7 @@ def _enter_root(layout: "dict[str, list[str]]", place: str) -> None:
     checked(_libc.unshare(_NEWNS | _NEWUTS | _NEWIPC | _NEWNET), "unshare")
     _mount("none", "/", "none", _REC | _PRIVATE)
     os.umask(0o022)
-    _mount("envhub", place, "tmpfs", _NOSUID, "size=1m,mode=0755")
+    _mount("envhub", place, "tmpfs", _NOSUID, "size=2m,mode=0755")
     for path in layout["tops"]:
         if os.path.exists(path):
             _bind(path, place + path)
@@ -108,6 +108,10 @@ def _enter_root(layout: "dict[str, list[str]]", place: str) -> None:
         _bind(f"/dev/{name}", f"{place}/dev/{name}", 0)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink(f"/proc/self/fd{target}", f"{place}/dev/{name}")
+    for name, text in zip(layout["texts"][::2], layout["texts"][1::2], strict=True):
+        os.makedirs(os.path.dirname(place + name), exist_ok=True)
+        with open(place + name, "w") as file:
+            file.write(text)
     for path in (HOME, "/proc", "/old"):
         os.mkdir(place + path, 0o755)
     os.chdir(place)

@@ -42,10 +42,10 @@ BROKEN = {
 }
 # what reads a file of the machine, where there was one to read
 PEEKS = {
-    "javascript": "console.log(require('fs').readFileSync('/etc/passwd', 'utf8'))",
-    "bash": "cat /etc/passwd",
-    "c": 'const char text[] = {\n#include "/etc/passwd"\n};\nint main(void) {}',
-    "cpp": '__asm__(".incbin \\"/etc/passwd\\"");\nint main() {}',
+    "javascript": "console.log(require('fs').readFileSync('/etc/hostname', 'utf8'))",
+    "bash": "cat /etc/hostname",
+    "c": 'const char text[] = {\n#include "/etc/hostname"\n};\nint main(void) {}',
+    "cpp": '__asm__(".incbin \\"/etc/hostname\\"");\nint main() {}',
 }
 
 
