@@ -1,10 +1,12 @@
 import asyncio
+import builtins
 import contextlib
 import gc
 import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,17 +15,29 @@ from hypothesis import strategies as st
 from envhub.errors import DataError
 from envhub.rewards import math_verify
 from envhub.rewards.math_verify import Judgement, Policy, Verdict, judge, typed, typed_rows, verify, verify_blocking
+from envhub.rewards.math_verify.exact import TooCostlyError, UndefinedError, check_cost
 from envhub.rewards.math_verify.lexer import UnreadableError
-from envhub.rewards.math_verify.parser import parse
+from envhub.rewards.math_verify.parser import parse, readings
 
 FOLDER = Path(__file__).parents[1] / "cases"
-HARD = [json.loads(line) for line in (FOLDER / "math_cases.jsonl").read_text(encoding="utf-8").splitlines()]
-MORE = [json.loads(line) for line in (FOLDER / "math_more.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-async def test_every_hard_case_has_its_verdict():
+def _cases(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+
+
+HARD, OWN, MORE = map(_cases, ("math_cases.jsonl", "own_math_cases.jsonl", "math_more.jsonl"))
+
+
+def test_the_cases_have_names_of_their_own():
+    assert len(OWN) >= 100
+    assert len({case["id"] for case in (*HARD, *OWN)}) == len(HARD) + len(OWN)
+
+
+@pytest.mark.parametrize("cases", [HARD, OWN], ids=["hard", "own"])
+async def test_every_hard_case_has_its_verdict(cases: list[dict[str, Any]]):
     wrong = {}
-    for case in HARD:
+    for case in cases:
         answer = eval(case["answer_py"]) if "answer_py" in case else case["answer"]
         async with asyncio.timeout(6):
             judgement = await verify(answer, case["gold"])
@@ -76,6 +90,7 @@ def test_a_plain_number_has_the_verdict_that_its_parse_has(answer: str, gold: st
         ({"decimals": "half_unit"}, r"\boxed{\frac{100}{3}}", "33.3"),
         ({"long_decimal": 3}, r"\boxed{0.333}", r"\frac13"),
         ({"absorb_constant": True}, r"\boxed{x+5+C}", "x+C"),
+        ({"absorb_constant": True}, r"\boxed{\frac{x^2}{2}+x+\frac{1}{2}+\sqrt{3}+C}", r"\frac{(x+1)^2}{2}+C"),
         ({"positive_variables": True}, r"\boxed{\sqrt{x^2}}", "x"),
     ],
 )  # fmt: skip
@@ -109,7 +124,7 @@ async def test_a_policy_refuses_what_the_default_takes(policy: dict[str, object]
         ("5", "integer"), ("-5", "integer"), ("1/2", "rational"), ("0.50", "decimal"), ("2x", "expression"), (r"\sqrt2", "expression"),
         ("(1,2)", "tuple"), ("1,2", "list"), (r"\{1\}", "set"), (r"\pm 1", "set"), ("[0,1]", "interval"), ("x<2", "interval"),
         ("x=2", "equation"), ("1:2", "ratio"), (r"5\%", "quantity"), ("B", "choice"), (r"\text{no}", "text"),
-        (r"\begin{pmatrix}1\end{pmatrix}", "matrix"), (5, "integer"), (r"thus \boxed{7}", "integer"), ("so\n#### 8", "integer"),
+        (r"\begin{pmatrix}1\end{pmatrix}", "matrix"), ("no solution", "text"), (r"-5\%", "quantity"), (5, "integer"), (r"thus \boxed{7}", "integer"), ("so\n#### 8", "integer"),
     ],
 )  # fmt: skip
 def test_a_gold_answer_is_typed(gold: object, kind: str):
@@ -117,7 +132,22 @@ def test_a_gold_answer_is_typed(gold: object, kind: str):
 
 
 @pytest.mark.parametrize(
-    "gold", ["", "  ", None, True, [], r"\int_0^1 x", "5..6", "(1", "1" * 50, r"\frac{1}{0}", "9^{9^9}"]
+    "gold",
+    [
+        "",
+        "  ",
+        None,
+        True,
+        [],
+        float("nan"),
+        r"2\text{yes}!",
+        r"\int_0^1 x",
+        "5..6",
+        "(1",
+        "1" * 50,
+        r"\frac{1}{0}",
+        "9^{9^9}",
+    ],
 )
 def test_a_gold_answer_that_cannot_be_typed_is_refused(gold: object):
     with pytest.raises(DataError, match="gold answer"):
@@ -136,6 +166,12 @@ async def test_what_cannot_be_decided_is_neither_right_nor_wrong(monkeypatch: py
     judgement = await judge(r"\sqrt{2}", r"2^{1/2}")
     assert judgement.verdict is Verdict.unverifiable and not judgement
     assert "0.3 s" in judgement.reason
+
+
+async def test_a_constant_takes_up_no_more_than_a_constant():
+    policy = Policy(absorb_constant=True)
+    assert await judge(r"\frac{x^2}{2}+x+\frac12+C", r"\frac{(x+1)^2}{2}+C", policy)
+    assert not await judge("x+5+10^{-20}x+C", "x+C", policy)
 
 
 async def test_an_expression_without_values_is_unverifiable():
@@ -209,6 +245,38 @@ def test_any_text_is_read_or_refused(text: str):
     for thousands in (True, False):
         with contextlib.suppress(UnreadableError):
             assert isinstance(hash(parse(text, thousands=thousands)), int)
+
+
+_ANSWERS = st.sampled_from(
+    [text for case in (*HARD, *OWN, *MORE) for text in (case["answer"], case["gold"]) if len(text) < 256]
+)
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> str:
+    """An answer of the cases with up to five places of it replaced."""
+    text = draw(_ANSWERS)
+    for _ in range(draw(st.integers(1, 5))):
+        start = draw(st.integers(0, len(text)))
+        end = draw(st.integers(start, min(len(text), start + 8)))
+        text = text[:start] + draw(st.just("") | _PIECES | _ANSWERS) + text[end:]
+    return text
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("an answer was evaluated")
+
+
+@settings(max_examples=400)
+@given(_mutated())
+def test_a_mutated_answer_is_read_or_refused_and_never_evaluated(text: str):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("eval", "exec", "compile", "open"):
+            patch.setattr(builtins, name, _never)
+        for parted in (True, False):
+            with contextlib.suppress(UnreadableError, TooCostlyError, UndefinedError):
+                for node in readings(text, parted=parted):
+                    check_cost(node)
 
 
 @settings(max_examples=60)

@@ -23,7 +23,7 @@ from envhub.rewards.math_verify.exact import TooCostlyError, UndefinedError, che
 from envhub.rewards.math_verify.extract import Answer, extract
 from envhub.rewards.math_verify.gold import Gold, typed, typed_rows
 from envhub.rewards.math_verify.lexer import UnreadableError
-from envhub.rewards.math_verify.parser import parse
+from envhub.rewards.math_verify.parser import readings
 from envhub.rewards.math_verify.policy import Policy
 
 __all__ = [
@@ -86,15 +86,13 @@ async def judge(answer: Answer | str, gold: Gold | str, policy: Policy = _STRICT
 
     try:
         same = await process_pool().call(
-            _TARGET, answer.text, gold.text, policy.model_dump(), not gold.takes_several,
+            _TARGET, answer.text, gold.text, policy.model_dump(), gold.is_parted,
             deadline=SECONDS, what="the verifier",
         )  # fmt: skip
     except (DeadlineError, EnvironmentFault) as problem:
         return Judgement(Verdict.unverifiable, answer.text, str(problem))
     except Fault as problem:  # of the arithmetic, in the process
         return Judgement(Verdict.unverifiable, answer.text, f"it cannot be computed: {problem}")
-    except TooCostlyError as problem:
-        return Judgement(Verdict.wrong, answer.text, str(problem))
     return Judgement(Verdict.right, answer.text) if same else _unequal(answer)
 
 
@@ -136,15 +134,18 @@ def _decided(answer: Answer, gold: Gold, policy: Policy) -> Judgement | None:
     """The verdict, where it takes no more than rational arithmetic; None where it does."""
     if answer.several and not gold.takes_several:
         return Judgement(Verdict.wrong, answer.text, "several boxes with different answers")
+    compare, undecided = Comparison(ExactArithmetic(), policy), False
     try:
-        node = parse(answer.text, thousands=not gold.takes_several)
-        check_cost(node)
-        right = Comparison(ExactArithmetic(), policy)(node, gold.node)
+        for node in readings(answer.text, parted=gold.is_parted):
+            check_cost(node)
+            try:
+                if compare(node, gold.node):
+                    return Judgement(Verdict.right, answer.text)
+            except Undecided:
+                undecided = True
     except (UnreadableError, TooCostlyError, UndefinedError) as problem:
         return Judgement(Verdict.wrong, answer.text, str(problem))
-    except Undecided:
-        return None
-    return Judgement(Verdict.right, answer.text) if right else _unequal(answer)
+    return None if undecided else _unequal(answer)
 
 
 def _unequal(answer: Answer) -> Judgement:

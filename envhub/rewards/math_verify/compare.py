@@ -20,6 +20,7 @@ from envhub.rewards.math_verify.nodes import (
     Union,
     Words,
     children,
+    in_radians,
     symbols,
 )
 from envhub.rewards.math_verify.policy import Policy
@@ -95,9 +96,9 @@ def same_number(answer: Fraction, gold: Fraction, written: Node, gold_written: N
 
 
 def stands_for(decimal: Any, value: Any, places: int) -> bool:
-    """Whether a decimal of so many places is what a value becomes when it is rounded or cut off there."""
+    """Whether a decimal of so many places is what a value becomes when it is rounded or cut off there; 0 is 0 only."""
     above = (abs(decimal) - abs(value)) * 10**places
-    return bool((decimal < 0) == (value < 0) and -1 < above <= Fraction(1, 2))
+    return bool(decimal and (decimal < 0) == (value < 0) and -1 < above <= 0.5)
 
 
 def places_of(node: Node) -> int | None:
@@ -131,8 +132,10 @@ class Comparison:
                 return self._matrix(answer, gold)
             case Relation(signs, parts) if signs[0] == ":":
                 return self._ratio(answer, parts)
-            case Relation(("=",), (Symbol(), right)):
+            case Relation(("=",), (name, right)) if _is_name(name):
                 return self._assigned(answer, gold, right)
+            case Group("(" | "[", items, _) if len(items) != 2:
+                return self._tuple(answer, gold, items)
             case Relation(("=",), _):
                 return self._equation(answer, gold)
             case Relation() | Union() | Group("[", _, _) | Group(_, _, "]"):
@@ -145,7 +148,7 @@ class Comparison:
                 return self._list(answer, items)
             case Quantity(value, unit):
                 return self._quantity(answer, value, unit)
-        if _is_double(gold):
+        if is_double(gold):
             return self._set(answer, tuple(both_signs(gold)), bare=True)
         return self._value(answer, gold)
 
@@ -166,14 +169,7 @@ class Comparison:
     def _value(self, answer: Node, gold: Node) -> bool:
         """A gold answer that is one expression."""
         if isinstance(answer, Relation) and set(answer.signs) == {"="}:
-            *earlier, last = answer.parts
-            if not self._value(last, gold):
-                return False
-            first, *middle = earlier
-            named = (isinstance(first, Symbol) and first != last) or (
-                isinstance(first, Call) and first.name.startswith("fn:")
-            )
-            return all(self._same(part, last) for part in (middle if named else earlier))
+            return all(self._value(part, gold) for part in _stated(answer))
         if isinstance(answer, Quantity):
             if answer.unit == "%":
                 return self._same(Call("/", (answer.value, Number(Fraction(100)))), gold)
@@ -182,8 +178,8 @@ class Comparison:
         return self._same(answer, gold)
 
     def _quantity(self, answer: Node, value: Node, unit: str) -> bool:
-        if isinstance(answer, Relation) and set(answer.signs) == {"="} and isinstance(answer.parts[0], Symbol):
-            answer = answer.parts[-1]
+        if isinstance(answer, Relation) and set(answer.signs) == {"="}:
+            return all(self._quantity(part, value, unit) for part in _stated(answer))
         if unit == "%":
             fraction = Call("/", (value, Number(Fraction(100))))
             if isinstance(answer, Quantity):
@@ -194,9 +190,10 @@ class Comparison:
                 return False
             if self._same(answer, value):
                 return True
-            in_radians = Call("/", (Call("*", (value, Symbol("pi"))), Number(Fraction(180))))
-            return unit == "deg" and self.policy.radians and "pi" in symbols(answer) and self._same(answer, in_radians)
+            return "pi" in symbols(answer) and self._in_radians(answer, value, unit)
         mine, theirs = in_common(unit), in_common(answer.unit)
+        if theirs[0] == "radian" and mine[0] == "angle":
+            return self._in_radians(answer.value, value, unit)
         if mine[0] != theirs[0] or (mine[1] != theirs[1] and not self.policy.convert_units):
             return False
         if mine[1] == theirs[1]:
@@ -205,15 +202,20 @@ class Comparison:
             *(Call("*", (node, Number(each[1]))) for node, each in ((answer.value, theirs), (value, mine)))
         )
 
+    def _in_radians(self, answer: Node, value: Node, unit: str) -> bool:
+        return unit == "deg" and self.policy.radians and self._same(answer, in_radians(value))
+
     def _assigned(self, answer: Node, gold: Relation, right: Node) -> bool:
         """A gold answer `y = …`: the same, the right side alone, or an equation that says the same."""
-        if isinstance(answer, Relation) and answer.signs == ("=",):
+        if isinstance(answer, Relation) and set(answer.signs) == {"="}:
             if answer.parts[0] == gold.parts[0]:
-                return self.matches(answer.parts[1], right)
+                return all(self.matches(part, right) for part in answer.parts[1:])
             return is_expression(right) and self._equation(answer, gold)
         return not isinstance(answer, Relation) and self.matches(answer, right)
 
     def _equation(self, answer: Node, gold: Relation) -> bool:
+        if len(gold.signs) > 1:
+            return self._same_chain(answer, gold)
         if not isinstance(answer, Relation) or answer.signs != ("=",):
             return False
         sides = [*answer.parts, *gold.parts]
@@ -227,7 +229,7 @@ class Comparison:
         if not self.policy.scaled_ratio:
             return self._pairwise(answer.parts, gold)
         first, *rest = zip(answer.parts, gold, strict=True)
-        if any(exact(part) == 0 for part in (*answer.parts, *gold)):
+        if any(self._same(part, _ZERO) for part in (*answer.parts, *gold)):
             return self._pairwise(answer.parts, gold)
         return all(self._same(Call("*", (one, first[1])), Call("*", (other, first[0]))) for one, other in rest)
 
@@ -238,7 +240,7 @@ class Comparison:
         answer = _unnamed(answer)
         if self.policy.vector_as_tuple and isinstance(answer, Matrix) and all(len(row) == 1 for row in answer.rows):
             return self._pairwise([row[0] for row in answer.rows], items)
-        if isinstance(answer, Group) and (answer.opening, answer.closing) == ("(", ")"):
+        if isinstance(answer, Group) and (answer.opening, answer.closing) == (gold.opening, gold.closing):
             return self._pairwise(answer.items, items)
         is_region = isinstance(answer, Relation) and set(answer.signs) <= {*_ORDERS, "in"}
         return is_region and len(items) == 2 and self._region(answer, gold)
@@ -265,7 +267,7 @@ class Comparison:
                 return [part for item in items for part in both_signs(item)]
             case Listing(items) if bare or self.policy.bare_list_for_set:
                 return [part for item in _plain_items(items) for part in both_signs(item)]
-        return list(both_signs(answer)) if _is_double(answer) else None
+        return list(both_signs(answer)) if is_double(answer) else None
 
     def _covers(self, found: Sequence[Node], items: Sequence[Node], *, swapped: bool = False) -> bool:
         """Whether each of `items` equals one of `found`."""
@@ -278,7 +280,7 @@ class Comparison:
         if isinstance(answer, Group) and answer.opening == "{" and not self.policy.ordered_lists:
             return self._set(answer, items)
         if not isinstance(answer, Listing):
-            return _is_double(answer) and self._set(answer, items, bare=True)
+            return is_double(answer) and self._set(answer, items, bare=True)
         found, wanted = _plain_items(answer.items), _plain_items(items)
         if len(found) != len(wanted):
             return False
@@ -307,11 +309,19 @@ class Comparison:
     def _same_interval(self, answer: "Interval", gold: "Interval") -> bool:
         return answer.closed == gold.closed and self._same(answer.low, gold.low) and self._same(answer.high, gold.high)
 
+    def _same_chain(self, answer: Node, gold: Relation) -> bool:
+        """Several relations in a row, `x/2 = y/3 = z`: part by part."""
+        if not isinstance(answer, Relation) or answer.signs != gold.signs:
+            return False
+        return all(map(self._same, answer.parts, gold.parts))
+
     def _same_relation(self, answer: Node, gold: Node) -> bool:
         """Inequalities of more than a bare variable."""
         if not (isinstance(answer, Relation) and isinstance(gold, Relation)):
             return False
-        if len(answer.signs) != 1 or len(gold.signs) != 1 or gold.signs[0] not in _ORDERS:
+        if len(gold.signs) > 1:
+            return self._same_chain(answer, gold)
+        if len(answer.signs) != 1 or gold.signs[0] not in _ORDERS:
             return False
         if not all(map(is_expression, (*answer.parts, *gold.parts))):
             return False
@@ -398,17 +408,18 @@ def is_expression(node: Node) -> bool:
 
 def both_signs(node: Node) -> Iterator[Node]:
     """The two values of an expression with `±`; the expression itself where it has none."""
-    if not _is_double(node):
+    if not is_double(node):
         yield node
         return
     yield _signed(node, "+")
     yield _signed(node, "-")
 
 
-def _is_double(node: Node) -> bool:
+def is_double(node: Node) -> bool:
+    """Whether an expression has a `±`."""
     if isinstance(node, PlusMinus):
         return True
-    return isinstance(node, Call) and any(map(_is_double, node.arguments))
+    return isinstance(node, Call) and any(map(is_double, node.arguments))
 
 
 def _signed(node: Node, sign: str) -> Node:
@@ -430,11 +441,27 @@ def _difference(equation: Relation) -> Node:
 def _unnamed(node: Node) -> Node:
     """What is named in `D = (0, 1)` and `(x, y) = (1, 2)`; for anything else itself."""
     match node:
-        case Relation(("=",), (Symbol(), value)):
-            return value
-        case Relation(("=",), (Group("(", names, ")"), value)) if all(isinstance(name, Symbol) for name in names):
+        case Relation(("=",), (name, value)) if _is_name(name):
             return value
     return node
+
+
+def _is_name(node: Node) -> bool:
+    """Whether an answer may name its value so: `x`, `f(x)` or `(x, y)`."""
+    match node:
+        case Symbol(name):
+            return not is_constant(name)
+        case Call(name, _):
+            return name.startswith("fn:")
+        case Group("(", names, ")"):
+            return all(isinstance(name, Symbol) for name in names)
+    return False
+
+
+def _stated(chain: Relation) -> Sequence[Node]:
+    """The values that a chain `x = 3 + 2 = 5` states: all but the name before them."""
+    first, *rest = chain.parts
+    return rest if _is_name(first) and first != rest[-1] else chain.parts
 
 
 def _plain_items(items: Sequence[Node]) -> Sequence[Node]:

@@ -81,7 +81,7 @@ def _computed(name: str, values: list[Fraction]) -> Fraction | None:
 
 
 def _power(base: Fraction, power: Fraction) -> Fraction | None:
-    if abs(power.numerator) > MOST_EXPONENT or power.denominator > 100:
+    if abs(power.numerator) > MOST_EXPONENT:
         raise TooCostlyError(f"it holds a power over {MOST_EXPONENT}")
     if not base and power < 0:
         raise UndefinedError("it divides by zero")
@@ -90,6 +90,8 @@ def _power(base: Fraction, power: Fraction) -> Fraction | None:
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
     if bits * abs(power.numerator) > MOST_BITS and abs(base) != 1:
         raise TooCostlyError("it holds a power that is too large")
+    if power.denominator > 100:
+        return None
     rooted = base if power.denominator == 1 else _root(base, power.denominator)
     return None if rooted is None else Fraction(rooted**power.numerator)
 
@@ -128,10 +130,12 @@ def _logarithm(value: Fraction, base: Fraction) -> Fraction | None:
         return None if inverse is None else -inverse
     inverted = value < 1
     value = 1 / value if inverted else value
-    power, reached = 0, Fraction(1)
-    while reached < value and power < 1_000:
-        reached, power = reached * base, power + 1
-    return (Fraction(-power) if inverted else Fraction(power)) if reached == value else None
+    power, reached = 0, 1
+    while reached < value.numerator and power < 1_000:  # the powers of a reduced fraction are reduced
+        reached, power = reached * base.numerator, power + 1
+    if reached != value.numerator or base.denominator**power != value.denominator:
+        return None
+    return Fraction(-power if inverted else power)
 
 
 def _bounded(value: Fraction | None) -> Fraction | None:

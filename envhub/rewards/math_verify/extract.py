@@ -7,8 +7,10 @@ from envhub.rewards.math_verify.policy import Policy
 
 _BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 _HASHES = re.compile(r"^[ \t]*####(.*)$", re.MULTILINE)
-_LONGEST_JOINING = 40  # characters between two boxes that are one list
-_JOINED = re.compile(r"[\s.,;$]*(?:or|and|either)?[\s.,;$]*", re.IGNORECASE)
+_FILLING = re.compile(
+    r"(?:[\s.,;$~&*}]|\\[\\,;:! ()\[\]]|\\q?quad(?![A-Za-z])|\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{)+"
+)
+_JOINING = frozenset({"or", "and", "either"})
 _REDEFINES = re.compile(r"\\(?:def|newcommand|renewcommand|let|input|include)\b")
 THINK_CLOSE = "</think>"
 
@@ -42,7 +44,7 @@ def extract(text: str, policy: Policy | None = None) -> Answer:
     last = [boxes[-1]]
     for earlier in reversed(boxes[:-1]):
         between = text[earlier[1] : last[-1][0]]
-        if len(between) > _LONGEST_JOINING or _JOINED.fullmatch(between) is None:
+        if not _JOINING.issuperset(_FILLING.sub(" ", between).lower().split()):
             break
         last.append(earlier)
     contents = list(dict.fromkeys(content.strip() for _, _, content in reversed(last)))

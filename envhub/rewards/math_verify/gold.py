@@ -5,14 +5,27 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from envhub.errors import DataError
-from envhub.rewards.math_verify.compare import is_choice, is_expression, places_of
+from envhub.rewards.math_verify.compare import is_choice, is_double, is_expression, places_of
 from envhub.rewards.math_verify.exact import TooCostlyError, UndefinedError, check_cost, exact
 from envhub.rewards.math_verify.extract import extract
 from envhub.rewards.math_verify.lexer import UnreadableError
-from envhub.rewards.math_verify.nodes import Group, Listing, Matrix, Node, PlusMinus, Quantity, Relation, Union, Words
+from envhub.rewards.math_verify.nodes import (
+    Call,
+    Group,
+    Listing,
+    Matrix,
+    Node,
+    PlusMinus,
+    Quantity,
+    Relation,
+    Union,
+    Words,
+    all_of,
+)
 from envhub.rewards.math_verify.parser import parse
 
 _SHOWN = 8
+_PARTED = ("tuple", "list", "set", "interval", "equation", "matrix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,11 @@ class Gold:
     value: Fraction | None = None
 
     @property
+    def is_parted(self) -> bool:
+        """Whether it has parts, so that a comma in an answer may part them."""
+        return self.kind in _PARTED
+
+    @property
     def takes_several(self) -> bool:
         """Whether an answer may name several values."""
         return self.kind in ("list", "set")
@@ -36,8 +54,9 @@ class Gold:
 
 def typed(text: object) -> Gold:
     r"""A gold answer, typed. Numbers and what a `\boxed{…}` holds are taken too. Raises DataError where it cannot be read."""
-    if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise DataError(f"a gold answer is text or a number, not {type(text).__name__}")
+    if isinstance(text, bool) or not isinstance(text, str | int | float) or text != text:
+        shown = "nan" if isinstance(text, float) else type(text).__name__
+        raise DataError(f"a gold answer is text or a number, not {shown}")
     written = str(text).strip()
     if "\\boxed" in written or "####" in written:
         found = extract(written)
@@ -49,10 +68,14 @@ def typed(text: object) -> Gold:
     try:
         node = parse(written, thousands=False)
         check_cost(node)
-        value = exact(node)
+        for part in all_of(node):
+            value = part.value if isinstance(part, Quantity) else part
+            if isinstance(part, Call | Quantity) and not (is_expression(value) or is_double(value)):
+                raise UnreadableError("it computes with what is no number")
+        number = exact(node)
     except (UnreadableError, TooCostlyError, UndefinedError) as problem:
         raise DataError(f"the gold answer {_short(written)} cannot be read: {problem}") from None
-    return Gold(written, node, _kind(node, value), value)
+    return Gold(written, node, _kind(node, number), number)
 
 
 def typed_rows(answers: Iterable[object], first: int = 1) -> list[Gold]:

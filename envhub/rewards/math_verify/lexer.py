@@ -39,11 +39,12 @@ _CHARACTERS = str.maketrans({
     "\u2044": "/", "\u2215": "/", "\u2219": r"\cdot ",
     **{char: rf"\frac{{{top}}}{{{bottom}}}" for char, (top, bottom) in _VULGAR.items()},
 })  # fmt: skip
+_THOUSANDS = re.compile(r"(?<=\d),\\!(?=\d{3}(?!\d))")
 _ROOT = re.compile("√\\s*(\\d+(?:\\.\\d+)?|[A-Za-z]|\\\\[a-z]+ )")
 
 _SPACING = frozenset({
     "left", "right", "displaystyle", "textstyle", "quad", "qquad", "bigl", "bigr", "big", "Big", "Bigl", "Bigr", "limits",
-    "hspace", "thinspace", "medspace", "boldsymbol", "bf", "rm", "space", "dotsc",
+    "thinspace", "medspace", "boldsymbol", "bf", "rm", "space", "dotsc",
 })  # fmt: skip
 _WORDS = frozenset({"text", "mathrm", "mathbf", "textbf", "textit", "mbox", "operatorname", "textrm", "mathit"})
 _SAME = {
@@ -52,6 +53,9 @@ _SAME = {
     "lbrace": "{s", "rbrace": "}s", "lbrack": "[", "rbrack": "]", "vert": "|", "lvert": "|", "rvert": "|", "colon": ":",
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "degree": "circ", "sp": "^", "land": "wedge",
 }  # fmt: skip
+_UPRIGHT = frozenset({"e", "i", "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "log", "ln"})
+_TEXT = re.compile(r"\s*\{((?:[^{}]|\^\{\d+\})*)\}")
+_TEXT_SPACING = re.compile(r"~|\\[,;: ]")
 _MISREAD = frozenset({"dots", "ldots", "cdots", "vdots", "ddots"})
 KNOWN = frozenset({
     "frac", "sqrt", "pi", "infty", "cdot", "times", "div", "pm", "mp", "le", "ge", "ne", "<", ">", "in", "cup", "cap",
@@ -67,6 +71,7 @@ _PART = re.compile(
     r"|(?P<row>\\\\)"
     r"|(?P<command>\\[A-Za-z]+)"
     r"|(?P<escaped>\\[{}$%|#&_])"
+    r"|(?P<joining>(?<=\s)(?:or|and)(?=\s))"
     r"|(?P<letter>[A-Za-z])"
     r"|(?P<sign>\*\*|<=|>=|!=|==|[-+*/^_{}()\[\]|,;:=<>!&.%$'])"
 )
@@ -75,7 +80,7 @@ _ENVIRONMENT = re.compile(r"\s*\{\s*([A-Za-z]+)\*?\s*\}")
 
 def translated(text: str) -> str:
     """The text with its special characters as LaTeX, digits of other scripts as ASCII, and nothing invisible."""
-    text = _PHANTOM.sub("", _INVISIBLE.sub("", text))
+    text = _THOUSANDS.sub("{,}", _PHANTOM.sub("", _INVISIBLE.sub("", text)))
     text = _SUPER_RUN.sub(lambda run: "^{" + run[0].translate(_SUPERSCRIPTS) + "}", text)
     text = _SUB_RUN.sub(lambda run: "_{" + run[0].translate(_SUBSCRIPTS) + "}", text)
     text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1]}}}", text.replace("π", r"\pi "))
@@ -108,6 +113,8 @@ def tokens(text: str) -> list[Token]:
             if max(map(len, found.split("."))) > MOST_DIGITS:
                 raise UnreadableError(f"it has a number of over {MOST_DIGITS} digits")
             out.append(Token("number", found, spaced))
+        elif kind == "joining":
+            out.append(Token("text", found, spaced))
         elif kind == "sign" and found == "$":
             pass  # a bare dollar sign opens or closes mathematics
         else:
@@ -127,8 +134,13 @@ def _command(name: str, text: str, at: int, out: list[Token], spaced: bool) -> i
         return found.end()
     if name in _WORDS:
         words, end = _braced(text, at)
-        out.append(Token("text", words, spaced))
+        if name in ("mathrm", "operatorname") and words in _UPRIGHT:
+            out.append(Token("letter" if len(words) == 1 else "command", _SAME.get(words, words), spaced))
+        else:
+            out.append(Token("text", words, spaced))
         return end
+    if name == "hspace":
+        return _braced(text, at)[1]
     if name in _MISREAD:
         raise UnreadableError("it trails off")
     name = _SAME.get(name, name)
@@ -139,12 +151,9 @@ def _command(name: str, text: str, at: int, out: list[Token], spaced: bool) -> i
 
 
 def _braced(text: str, at: int) -> tuple[str, int]:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    end = text.find("}", at)
-    if at >= len(text) or text[at] != "{" or end < 0:
-        raise UnreadableError("a command of text has no braces")
-    inner = text[at + 1 : end]
-    if "{" in inner:
-        raise UnreadableError("there are braces inside text")
-    return inner, end + 1
+    """What the braces of a command hold, with plain spaces and powers (`cm^{2}` is `cm^2`), and where they end."""
+    found = _TEXT.match(text, at)
+    if found is None:
+        raise UnreadableError("a command of text has no braces, or braces inside them")
+    inner = _TEXT_SPACING.sub(" ", found[1])
+    return inner.replace("{", "").replace("}", ""), found.end()

@@ -113,7 +113,7 @@ def children(node: Node) -> "tuple[Node, ...]":
     return ()
 
 
-def _all_of(tree: Node) -> Iterator[Node]:
+def all_of(tree: Node) -> Iterator[Node]:
     """Every node of a tree, itself first."""
     todo: list[Node] = [tree]
     while todo:
@@ -124,7 +124,7 @@ def _all_of(tree: Node) -> Iterator[Node]:
 
 def symbols(node: Node) -> set[str]:
     """The names of the variables and constants in a tree."""
-    return {found.name for found in _all_of(node) if isinstance(found, Symbol)}
+    return {found.name for found in all_of(node) if isinstance(found, Symbol)}
 
 
 def variables(node: Node) -> set[str]:
@@ -134,4 +134,9 @@ def variables(node: Node) -> set[str]:
 
 def calls(node: Node) -> set[str]:
     """The names of all operators and functions in a tree."""
-    return {found.name for found in _all_of(node) if isinstance(found, Call)}
+    return {found.name for found in all_of(node) if isinstance(found, Call)}
+
+
+def in_radians(degrees: Node) -> Node:
+    """An angle in degrees as a number."""
+    return Call("/", (Call("*", (degrees, Symbol("pi"))), Number(Fraction(180))))

@@ -8,7 +8,7 @@ from typing import Any
 from envhub.rewards.math_verify.compare import Comparison, places_of, same_number, stands_for
 from envhub.rewards.math_verify.exact import TooCostlyError, UndefinedError, exact
 from envhub.rewards.math_verify.nodes import Call, Matrix, Node, Symbol, symbols, variables
-from envhub.rewards.math_verify.parser import parse
+from envhub.rewards.math_verify.parser import parse, readings
 from envhub.rewards.math_verify.policy import Policy
 
 _DIGITS = 100
@@ -29,13 +29,23 @@ class NoPointsError(ValueError):
     """The expressions have values at too few points in common."""
 
 
-def decide(answer: str, gold: str, policy: Mapping[str, Any], thousands: bool) -> bool:
-    """Whether an answer means the same as the gold answer; both are what boxes hold. Raises ValueError where it is not found out."""
+def decide(answer: str, gold: str, policy: Mapping[str, Any], parted: bool) -> bool:
+    """Whether an answer means the same as the gold answer; both are what boxes hold. Raises ValueError where it is not found out.
+
+    An answer that is too costly to compute is wrong.
+    """
     import resource
+
+    import mpmath
 
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     comparison = Comparison(NumericArithmetic(), Policy.model_validate(policy))
-    return comparison(parse(answer, thousands=thousands), parse(gold, thousands=False))
+    known = parse(gold, thousands=False)
+    try:
+        with mpmath.workdps(_DIGITS):
+            return any(comparison(node, known) for node in readings(answer, parted=parted))
+    except TooCostlyError:
+        return False
 
 
 class NumericArithmetic:
@@ -61,7 +71,7 @@ class NumericArithmetic:
         if _close(one, other):
             return True
         places = places_of(answer)
-        if places is None or places < policy.long_decimal:
+        if places is None or places < policy.long_decimal or one.imag or other.imag:
             return False
         return stands_for(one, other, places)
 
@@ -80,7 +90,8 @@ class NumericArithmetic:
 
     def differ_by_constant(self, answer: Node, gold: Node) -> bool:
         """Whether the difference of both is one constant."""
-        first, *rest = [one - other for one, other in self._pairs(answer, gold)]
+        pairs = self._pairs(answer, gold)
+        first, *rest = [_snapped(one - other, max(abs(one), abs(other))) for one, other in pairs]
         return all(_close(first, other) for other in rest)
 
     def _pairs(self, answer: Node, gold: Node, *, positive: bool = False) -> list[tuple[Any, Any]]:
@@ -161,12 +172,17 @@ def _computed(node: Node, point: Mapping[str, Any]) -> Any:
             return +mpmath.e
         case Symbol("pi"):
             return +mpmath.pi
+        case Symbol("oo"):
+            raise UndefinedError("it is infinite")
         case Symbol(name):
             return point[name]
         case Call("det", (Matrix(rows),)):
             return mpmath.det(mpmath.matrix([[_computed(entry, point) for entry in row] for row in rows]))
         case Call(name, arguments):
-            return _applied(name, [_computed(argument, point) for argument in arguments], arguments)
+            value = _applied(name, [_computed(argument, point) for argument in arguments], arguments)
+            if not mpmath.isfinite(value):
+                raise UndefinedError("it is infinite")
+            return value
     raise UndefinedError("it is no expression")
 
 
@@ -193,6 +209,12 @@ def _applied(name: str, values: list[Any], written: Sequence[Node]) -> Any:
             if abs(value) > 1_000:
                 raise TooCostlyError("it holds a factorial that is too large")
             return mpmath.gamma(value + 1)
+        case "binom", [top, bottom]:
+            if max(abs(top), abs(bottom)) > 1_000:
+                raise TooCostlyError("it holds a binomial that is too large")
+            return mpmath.binomial(top, bottom)
+        case (("floor" | "ceil"), [value]) if not _snapped(value - mpmath.nint(value), value):
+            return mpmath.nint(value)
         case "log", [value, base]:
             return mpmath.log(value) / mpmath.log(base)
         case ("exp", [value]):
@@ -214,6 +236,6 @@ def _raised(base: Any, power: Any, rational: Fraction | None) -> Any:
 
     if base and abs(power) * (1 + abs(mpmath.log(abs(base)))) > _MOST_MAGNITUDE:
         raise TooCostlyError("it holds a power that is too large")
-    if rational is not None and rational.denominator % 2 == 1 and not mpmath.im(base) and base < 0:
-        return (-1) ** (rational.numerator % 2) * (-base) ** power
+    if rational is not None and rational.denominator % 2 == 1 and not mpmath.im(base) and mpmath.re(base) < 0:
+        return (-1) ** (rational.numerator % 2) * (-mpmath.re(base)) ** power
     return base**power

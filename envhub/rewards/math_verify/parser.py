@@ -20,6 +20,8 @@ from envhub.rewards.math_verify.nodes import (
     Symbol,
     Union,
     Words,
+    all_of,
+    in_radians,
 )
 
 MOST_NESTING = 20
@@ -34,7 +36,16 @@ _FUNCTIONS = frozenset({
 _PLAIN = {"sqrt", "pi", "infinity", "inf", "arcsin", "arccos", "arctan", *_FUNCTIONS}
 _PLAIN_NAMES = {"infinity": "infty", "inf": "infty", "arcsin": "asin", "arccos": "acos", "arctan": "atan"}
 _CONSTANTS = {"pi": "pi", "infty": "oo"}
+_OPERATORS = frozenset({
+    *_RELATIONS, "cup", "cap", "setminus", "cdot", "times", "pm", "mp", "div", "circ", "rfloor", "rceil", "langle", "rangle",
+})  # fmt: skip
+_PLAIN_FRACTIONS = (
+    ["{", "number", "}", "{", "number", "}"], ["{", "number", "}", "number"], ["number", "{", "number", "}"],
+    ["number", "number"],
+)  # fmt: skip
+_CHOICES = frozenset(map(Symbol, "ABCDEFGHIJ"))
 _MAGNITUDES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_FIRST_GROUP = re.compile(r"[1-9]\d{0,2}")
 _JOINING = re.compile(r"\s*(?:and|or|,)\s*")
 _CLOSING = {"(": (")", "]"), "[": (")", "]"), "{s": ("}s",)}
 _UNIT = re.compile(r"[A-Za-z][A-Za-z .^0-9/²³-]*")
@@ -49,6 +60,8 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     """
     found = tokens(text)
     while found and found[-1].kind in (".", ",", ";"):
+        if [token.kind for token in found[-2:]] == [".", "."]:
+            raise UnreadableError("it trails off")
         found.pop()
     if not found:
         raise UnreadableError("it is empty")
@@ -57,6 +70,16 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     if parser.peek() is not None:
         raise UnreadableError(f"it has {parser.next().text!r} where nothing more is expected")
     return node
+
+
+def readings(text: str, *, parted: bool) -> list[Node]:
+    """The trees that an answer may mean. Raises UnreadableError.
+
+    A comma between groups of three digits parts thousands; where the gold answer is `parted`, it may part values as well:
+    `(0,100)`.
+    """
+    both = parted and re.search(r"\d,\d{3}", text) is not None
+    return [parse(text, thousands=thousands) for thousands in ((True, False) if both else (True,))]
 
 
 class _Parser:
@@ -91,26 +114,30 @@ class _Parser:
             raise UnreadableError(f"it lacks {kind[0]!r}")
 
     def listing(self) -> Node:
-        items = [self.relation()]
-        while self._joined():
+        items, joining = [self.relation()], set[str]()
+        while self._joins():
+            joining.add(self._joined())
             if len(items) >= MOST_ITEMS:
                 raise UnreadableError(f"it lists over {MOST_ITEMS} values")
             items.append(self.relation())
+        if joining == {"or"} and all(isinstance(item, Relation) and "=" not in item.signs for item in items):
+            return Union(tuple(items))  # x < 1 or x > 3
         return items[0] if len(items) == 1 else Listing(tuple(items))
 
-    def _joined(self) -> bool:
-        if self.take(",", ";"):
-            if self.peek() == "text" and _JOINING.fullmatch(self.tokens[self.at].text):
-                self.at += 1
-            return True
-        if self.peek() == "text" and _JOINING.fullmatch(self.tokens[self.at].text) and self.peek(1) is not None:
-            self.at += 1
-            return True
-        return False
+    def _joins(self) -> bool:
+        """Whether another value of a list follows."""
+        return self.peek() in (",", ";") or (self._at_joining_text() and self.peek(1) is not None)
+
+    def _joined(self) -> str:
+        sign = self.next().text.strip()
+        return self.next().text.strip() if sign in (",", ";") and self._at_joining_text() else sign
+
+    def _at_joining_text(self) -> bool:
+        return self.peek() == "text" and _JOINING.fullmatch(self.tokens[self.at].text) is not None
 
     def relation(self) -> Node:
         self.depth += 1
-        if self.depth > MOST_NESTING:
+        if self.depth > MOST_NESTING + 1:
             raise UnreadableError("it is nested too deeply")
         parts, signs = [self.union()], list[str]()
         while (kind := self.peek()) in _RELATIONS:
@@ -131,20 +158,21 @@ class _Parser:
         while (kind := self.peek()) in ("+", "-", "pm", "mp"):
             self.at += 1
             right = self.term()
-            if kind in ("pm", "mp"):
-                node = PlusMinus(node, right)
-            else:
-                node = Call("+", (node, right if kind == "+" else Call("neg", (right,))))
+            if kind in ("-", "mp"):
+                right = _negated(right)
+            node = PlusMinus(node, right) if kind in ("pm", "mp") else _added(node, right)
         return node
 
     def term(self) -> Node:
         if self.take("-"):
-            return Call("neg", (self.term(),))
+            return _negated(self.term())
         if self.take("+"):
             return self.term()
-        if self.take("pm", "mp"):
+        if self.take("pm"):
             return PlusMinus(Number(Fraction(0)), self.term())
-        node = self.power()
+        if self.take("mp"):
+            return PlusMinus(Number(Fraction(0)), _negated(self.term()))
+        node = self.factor()
         while True:
             kind = self.peek()
             if kind in ("cdot", "times", "*"):
@@ -153,19 +181,26 @@ class _Parser:
             elif kind in ("/", "div"):
                 self.at += 1
                 node = Call("/", (node, self._signed()))
-            elif kind == "text" and _JOINING.fullmatch(self.tokens[self.at].text) is None:
+            elif kind == "text" and not self._at_joining_text():
                 node = self._with_words(node, self.next().text)
-            elif self._mixed(node):
-                node = Call("+", (node, self._fraction()))
             elif self._begins():
-                node = self._unit_of_letters(node) or Call("*", (node, self.power()))
+                node = self._unit_of_letters(node) or self._multiplied(node, self.power())
             else:
                 return node
 
+    def factor(self) -> Node:
+        """A power, or a mixed number."""
+        node = self.power()
+        return Call("+", (node, self._fraction())) if self._mixed(node) else node
+
     def _signed(self) -> Node:
         if self.take("-"):
-            return Call("neg", (self._signed(),))
-        return self._signed() if self.take("+") else self.power()
+            return _negated(self._signed())
+        return self._signed() if self.take("+") else self.factor()
+
+    def _multiplied(self, left: Node, right: Node) -> Node:
+        """A product without a sign; words after a value are its unit."""
+        return self._with_words(left, right.text) if isinstance(right, Words) else Call("*", (left, right))
 
     def _begins(self) -> bool:
         kind = self.peek()
@@ -179,9 +214,7 @@ class _Parser:
 
     def _is_symbol(self) -> bool:
         token = self.tokens[self.at]
-        return token.kind == "command" and token.text not in (
-            *_RELATIONS, "cup", "cap", "setminus", "cdot", "times", "pm", "mp", "div", "circ", "rfloor", "rceil", "rangle",
-        )  # fmt: skip
+        return token.kind == "command" and token.text not in _OPERATORS
 
     def _mixed(self, node: Node) -> bool:
         """Whether a whole number is followed by a plain fraction: `1\\frac{1}{2}`, `1 1/2`."""
@@ -190,9 +223,11 @@ class _Parser:
         rest = [self.peek(place) for place in range(8)]
         if rest[:3] == ["number", "/", "number"]:
             return self.tokens[self.at].spaced
-        return rest[:1] == ["frac"] and (
-            rest[1:7] == ["{", "number", "}", "{", "number", "}"] or rest[1:3] == ["number", "number"] or rest[1:2] == ["number"]
-        )  # fmt: skip
+        if rest[0] != "frac":
+            return False
+        if rest[1] == "number" and len(self.tokens[self.at + 1].text) > 1:  # \frac12
+            return True
+        return any(rest[1 : 1 + len(kinds)] == kinds for kinds in _PLAIN_FRACTIONS)
 
     def _fraction(self) -> Node:
         top = self.power()
@@ -203,7 +238,7 @@ class _Parser:
         if not words:
             return node
         if words.lower() in _MAGNITUDES:
-            return Call("*", (node, Number(Fraction(_MAGNITUDES[words.lower()]))))
+            return _scaled(node, Number(Fraction(_MAGNITUDES[words.lower()])))
         if _UNIT.fullmatch(words) is None:
             raise UnreadableError(f"it holds the text {words!r}")
         unit, power = words, ""
@@ -213,7 +248,7 @@ class _Parser:
             if not isinstance(argument, Number):
                 raise UnreadableError("a unit has a power that is no number")
             power = f"^{argument.value}"
-        return Quantity(node, unit + power)
+        return _measured(node, unit + power)
 
     def _unit_of_letters(self, node: Node) -> Node | None:
         """Letters in a row after a number and a space, such as `12 cm`, are a unit where they make one."""
@@ -245,10 +280,10 @@ class _Parser:
         if self.peek() in ("^", "**"):
             self.at += 1
             if self.take("circ"):
-                return Quantity(base, "deg")
+                return _measured(base, "deg")
             if self.peek() == "{" and self.peek(1) == "circ" and self.peek(2) == "}":
                 self.at += 3
-                return Quantity(base, "deg")
+                return _measured(base, "deg")
             base = self.postfix(Call("^", (base, self.argument(signed=True))))
             if self.peek() in ("^", "**"):  # of the exponent, as in a**b**c
                 raise UnreadableError("it holds a tower of powers")
@@ -261,10 +296,10 @@ class _Parser:
                     raise UnreadableError("it holds a double factorial")
                 node = Call("!", (node,))
             elif self.take("%"):
-                node = Quantity(node, "%")
+                node = _measured(node, "%")
             elif self.peek() == "circ":
                 self.at += 1
-                node = Quantity(node, "deg")
+                node = _measured(node, "deg")
             else:
                 return node
 
@@ -277,7 +312,7 @@ class _Parser:
         if signed and self.take("-"):
             return Call("neg", (self.argument(signed=True),))
         token = self.tokens[self.at] if self.at < len(self.tokens) else None
-        if token is not None and token.kind == "number" and not signed and len(token.text) > 1:
+        if token is not None and token.kind == "number" and not signed and token.text[0] != "." and len(token.text) > 1:
             self.tokens[self.at] = Token("number", token.text[1:])  # \frac12 takes a digit at a time
             return _number(token.text[0])
         return self.atom()
@@ -321,25 +356,25 @@ class _Parser:
                     raise UnreadableError("of the sets of numbers only the reals are understood")
                 return Group("(", (Call("neg", (Symbol("oo"),)), Symbol("oo")), ")")
             case "$":
-                return Quantity(self.power(), "$")
+                return _measured(self.power(), "$")
             case _ if kind in _CONSTANTS:
                 return Symbol(_CONSTANTS[kind])
             case _ if kind in _FUNCTIONS:
                 return self._function(kind)
-            case _ if token.kind == "command" and kind not in _RELATIONS and kind.isalpha():
+            case _ if token.kind == "command" and kind not in _OPERATORS and kind.isalpha():
                 return self._subscripted(kind)
         raise UnreadableError(f"it has {token.text!r} where a value is expected")
 
     def _numeral(self, text: str) -> Node:
-        if self.peek() == "," and re.fullmatch(r"\d{1,3}", text) and self._thousands() and self._is_one_number():
-            while self.peek() == "," and self._thousands():
+        if self.peek() == "," and _FIRST_GROUP.fullmatch(text) and self._thousands() and self._is_one_number():
+            while "." not in text and self.peek() == "," and self._thousands():
                 self.at += 1
                 text += self.next().text
         elif (grouped := self._grouped(text)) is not None:
             text = grouped
-        if self.peek() == "overline" and "." in text + "." and self.peek(1) == "{":
+        if self.peek() == "overline" and "." in text and self.peek(1) == "{":
             return self._repeating(text)
-        if self.peek() == "." and self.peek(1) == "overline":
+        if self.peek() == "." and self.peek(1) == "overline" and "." not in text:
             self.at += 1
             return self._repeating(text + ".")
         if self.peek() == "." and self.peek(1) in (None, "}", ")", ",", "text", "%"):
@@ -369,10 +404,10 @@ class _Parser:
 
     def _grouped(self, text: str) -> str | None:
         """`12{,}345` and `12\\,345`: groups of three after one of at most three."""
-        if not re.fullmatch(r"\d{1,3}", text):
+        if not _FIRST_GROUP.fullmatch(text):
             return None
         at, whole = self.at, text
-        while at < len(self.tokens):
+        while at < len(self.tokens) and "." not in whole:
             kinds = [token.kind for token in self.tokens[at : at + 4]]
             if kinds[:3] == ["{", ",", "}"] and kinds[3:] == ["number"]:
                 step = 4
@@ -422,10 +457,7 @@ class _Parser:
         return Number(Fraction(text) * (1 / power if signed and rest[0].kind == "-" else power))
 
     def _letter(self, token: Token) -> Node:
-        end = self.at
-        while end < len(self.tokens) and self.tokens[end].kind == "letter" and not self.tokens[end].spaced:
-            end += 1
-        word = token.text + "".join(letter.text for letter in self.tokens[self.at : end])
+        word, end = self._word(token)
         if word in _PLAIN:
             self.at = end
             name = _PLAIN_NAMES.get(word, word)
@@ -434,8 +466,18 @@ class _Parser:
             return Symbol(_CONSTANTS[name]) if name in _CONSTANTS else self._function(name)
         if len(word) >= 4 or word.lower() in ("yes", "no", "or", "and", "not", "if", "the", "true", "odd"):
             self.at = end
+            while self.peek() == "letter":  # no solution
+                more, self.at = self._word(self.next())
+                word += f" {more}"
             return Words(word)
         return self._subscripted(token.text)
+
+    def _word(self, first: Token) -> tuple[str, int]:
+        """The letters without a space between them from one that was just taken, and where they end."""
+        end = self.at
+        while end < len(self.tokens) and self.tokens[end].kind == "letter" and not self.tokens[end].spaced:
+            end += 1
+        return first.text + "".join(letter.text for letter in self.tokens[self.at : end]), end
 
     def _subscripted(self, name: str) -> Node:
         if self.take("_"):
@@ -459,21 +501,24 @@ class _Parser:
         inner = words.strip()
         if re.fullmatch(r"[-+]?\d+(\.\d+)?", inner):
             return _number(inner) if inner[0] not in "+-" else _signed_number(inner)
-        rest = [token.text for token in self.tokens[self.at :]]
         label = re.fullmatch(r"\(?([A-Za-z])\)?[).:]?", inner)
-        if label and rest and re.search(r"[).:]$", inner):  # `B) 12`: a letter with its value
-            self.at = len(self.tokens)
+        if label and re.search(r"[).:]$", inner) and self.peek() is not None and not self._joins():
+            self._value_of_choice()
             return Words(label[1])
         if not inner:
             return self.power()
         return Words(inner)
 
+    def _value_of_choice(self) -> None:
+        """Reads past the value after a letter, `B) 12`. Raises UnreadableError where it is, or holds, another choice."""
+        value = self.listing()
+        inner = value.items if isinstance(value, Listing) else (value,)
+        if any(one in _CHOICES or not all(map(_may_follow_letter, all_of(one))) for one in inner):
+            raise UnreadableError("more than a value follows a letter")
+
     def _group(self, opening: str) -> Node:
         end = _CLOSING[opening]
-        self.depth += 1
         bars, self.in_bars = self.in_bars, False
-        if self.depth > MOST_NESTING:
-            raise UnreadableError("it is nested too deeply")
         if self.peek() in end:
             node: Node = Listing(())
         else:
@@ -482,12 +527,13 @@ class _Parser:
             raise UnreadableError("a bracket is not closed")
         closing = str(self.peek())
         self.at += 1
-        self.depth -= 1
         self.in_bars = bars
         items = node.items if isinstance(node, Listing) else (node,)
         if opening == "{s":
             return Group("{", items, "}")
-        if len(items) == 1 and opening == "(" and closing == ")":
+        if len(items) == 1 and (
+            (opening == "(" and closing == ")") or (isinstance(items[0], Matrix) and opening == "[" and closing == "]")
+        ):
             return items[0]  # brackets that only group
         return Group(opening, items, closing)
 
@@ -498,7 +544,7 @@ class _Parser:
         inner = self.relation()
         self.in_bars = False
         self.expect("|")
-        return Call("abs", (inner,))
+        return Call("det" if isinstance(inner, Matrix) else "abs", (inner,))
 
     def _root(self) -> Node:
         if self.take("["):
@@ -519,7 +565,7 @@ class _Parser:
                 power = self.argument(signed=True)
         if power == Call("neg", (Number(Fraction(1)),)) and name in ("sin", "cos", "tan"):
             name, power = f"a{name}", None
-        arguments: tuple[Node, ...] = (self._operand(),)
+        arguments: tuple[Node, ...] = (_in_radians(self._operand()),)
         if base is not None:
             arguments += (base,)
         node: Node = Call("log" if name == "lg" else name, arguments if name != "lg" else (*arguments, _number("10")))
@@ -562,6 +608,50 @@ class _Parser:
         if self.next().text != name or not rows or len({len(one) for one in rows}) != 1:
             raise UnreadableError("the rows of a matrix differ in length")
         return Call("det", (Matrix(tuple(rows)),)) if name == "vmatrix" else Matrix(tuple(rows))
+
+
+def _may_follow_letter(part: Node) -> bool:
+    from envhub.rewards.math_verify.units import is_unit
+
+    if isinstance(part, Quantity):
+        return part.unit in ("%", "deg", "$") or is_unit(part.unit)
+    return not isinstance(part, Words)
+
+
+def _measured(value: Node, unit: str) -> Node:
+    if isinstance(value, Quantity):
+        raise UnreadableError("it has two units")
+    return Quantity(value, unit)
+
+
+def _scaled(node: Node, factor: Number) -> Node:
+    if isinstance(node, Quantity):
+        return Quantity(_scaled(node.value, factor), node.unit)
+    return Call("*", (node, factor))
+
+
+def _negated(node: Node) -> Node:
+    return Quantity(_negated(node.value), node.unit) if isinstance(node, Quantity) else Call("neg", (node,))
+
+
+def _added(left: Node, right: Node) -> Node:
+    """The sum of two terms. A unit in words after the last one is that of all of it: `2+√3 cm`."""
+    if isinstance(right, Quantity):
+        if isinstance(left, Quantity) and left.unit == right.unit:
+            return Quantity(_added(left.value, right.value), right.unit)
+        if not isinstance(left, Quantity) and right.unit not in ("%", "deg", "$"):
+            return Quantity(_added(left, right.value), right.unit)
+    return Call("+", (left, right))
+
+
+def _in_radians(node: Node) -> Node:
+    """An expression with its degrees as numbers: what is under a sine."""
+    match node:
+        case Quantity(value, "deg"):
+            return in_radians(value)
+        case Call(name, arguments):
+            return Call(name, tuple(map(_in_radians, arguments)))
+    return node
 
 
 def _number(text: str) -> Number:

@@ -23,7 +23,7 @@ class Policy(BaseModel):
         12,
         ge=1,
         le=40,
-        description="digits after the point from which a decimal may stand for an exact gold answer that it rounds",
+        description="digits after the point from which a decimal may stand for an exact gold answer that it rounds; 0 stands for 0 only",
     )
     missing_unit: bool = Field(True, description="an answer may leave out the gold answer's unit (percent signs never)")
     convert_units: bool = Field(True, description="100 cm for 1 m")

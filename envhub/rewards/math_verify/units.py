@@ -22,6 +22,7 @@ _add("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="8640
 _add("volume", l__liter__litre="1", ml__milliliter__millilitre="1/1000")
 _add("money", dollar__usd="1", cent="1/100")
 _add("angle", degree__deg="1")
+_add("radian", rad__radian="1")
 _add("euro", euro="1")
 _PLURALS = {f"{name}s" for name in _KNOWN if len(name) > 2 and not name.endswith("s")}
 
