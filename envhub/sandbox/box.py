@@ -25,6 +25,7 @@ from envhub.sandbox.wire import TooLargeError, decode, frame
 
 _SCRIPT = Path(__file__).with_name("child.py")
 _CLEANUP_SECONDS = 60.0
+_DRAIN_SECONDS = 2.0  # for what is left in a pipe whose writers are dead
 FOLDERS = "envhub-sandbox"  # how the names of working directories begin
 USERS = range(61_000, 61_512)
 """The private users of boxes."""
@@ -79,11 +80,20 @@ def _parse_reply(data: Any, nonce: str) -> CallResult:
     match data["e"]:
         case [str(kind), str(message), str(builtin), list(arguments)]:
             outcome = _CHILD_OUTCOMES.get(kind, RunOutcome.error)
-            plain = [value for value in arguments if value is None or isinstance(value, str | int)]
-            return CallResult(outcome, error=message[:2000], raised=(builtin, *plain))
+            plain = [
+                _printable(value) if isinstance(value, str) else value
+                for value in arguments
+                if value is None or isinstance(value, str | int)
+            ]
+            return CallResult(outcome, error=_printable(message[:2000]), raised=(_printable(builtin), *plain))
         case [str(kind), str(message)]:
-            return CallResult(_CHILD_OUTCOMES.get(kind, RunOutcome.error), error=message[:2000])
+            return CallResult(_CHILD_OUTCOMES.get(kind, RunOutcome.error), error=_printable(message[:2000]))
     raise BrokenProtocolError("a reply without an error")
+
+
+def _printable(text: str) -> str:
+    """The text without halves of characters, which nothing can write down."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _claim_user() -> tuple[int, socket.socket]:
@@ -267,7 +277,12 @@ class Box:
 
     async def _read_report(self) -> None:
         self.status = await _read_frame(self._control_reader, 1 << 16)
-        await asyncio.gather(*self._drains)
+        late = (await asyncio.wait(self._drains, timeout=_DRAIN_SECONDS))[1]
+        if late:  # an end of its pipes lies in a message that nobody has read: it goes with the socket
+            self.requests.transport.abort()
+            late = (await asyncio.wait(late, timeout=_DRAIN_SECONDS))[1]
+        for drain in late:
+            drain.cancel()
 
     async def _drain(self, reader: asyncio.StreamReader, kept: bytearray) -> None:
         """Read to the end whatever comes; keep at most the limit, and stop the candidate beyond it."""

@@ -16,12 +16,12 @@ import time
 
 MYPY = False
 if MYPY:
-    from envhub.sandbox.folders import over_quota, remove_tree
+    from envhub.sandbox.folders import over_quota, remove_tree, unlinked
     from envhub.sandbox.landlock import checked, make_ruleset, restrict
     from envhub.sandbox.worker import receive, run_program, send, serve, serve_tests
 else:  # started by its path with nothing of envhub importable: the neighbour is found by the folder
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from folders import over_quota, remove_tree
+    from folders import over_quota, remove_tree, unlinked
     from landlock import checked, make_ruleset, restrict
     from worker import receive, run_program, send, serve, serve_tests
 
@@ -209,7 +209,7 @@ def _kill_everything(uid: "int | None") -> None:
 
 def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
     """Wait until the worker ends, the parent lets go, or the files outgrow their limit; says which."""
-    ended = os.pidfd_open(worker)
+    ended, device = os.pidfd_open(worker), os.stat(directory).st_dev
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(ended, select.POLLIN)
@@ -219,7 +219,7 @@ def _watch(control: int, worker: int, directory: str, megabytes: int) -> str:
             return "ended"
         if control in ready:
             return "stopped"
-        if over_quota(directory, megabytes):
+        if over_quota(directory, megabytes, unlinked(_descendants(), device)):
             return "disk"
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from envhub.errors import EnvironmentFault, UserError, did_you_mean
 from envhub.sandbox.base import RunOutcome, Sandbox, SandboxLimits
+from envhub.sandbox.wire import TooLargeError, refuse_collisions
 
 KINDS = ("exact", "close", "unordered", "any", "checker")
 _CHECKING = SandboxLimits(wall_seconds=20.0, cpu_seconds=10, result_kb=4, source_kb=1024)
@@ -139,7 +140,12 @@ class Comparison(BaseModel):
         if self.kind == "unordered":
             if not isinstance(expected, list | tuple) or type(expected) is not type(actual):
                 return same_value(expected, actual)
-            return Counter(map(_key, expected)) == Counter(map(_key, actual))
+            mine, theirs = [_key(item) for item in expected], [_key(item) for item in actual]
+            try:
+                refuse_collisions(theirs)
+            except TooLargeError:
+                return False
+            return Counter(mine) == Counter(theirs)
         if self.kind == "any":
             return any(same_value(item, actual) for item in _several(expected))
         return same_value(expected, actual, self.tolerance)

@@ -4,6 +4,7 @@ Imported by the supervisor, so only the standard library is used, and little of 
 """
 
 import os
+import stat
 
 
 def remove_tree(directory: str) -> None:
@@ -30,9 +31,24 @@ def remove_tree(directory: str) -> None:
     os.rmdir(directory)
 
 
-def over_quota(directory: str, megabytes: int) -> bool:
-    """Whether `directory` holds more than that, or over 4096 entries; it may change while it is looked at."""
-    todo, size, count = [directory], 0, 0
+def unlinked(pids: "list[int]", device: int) -> int:
+    """The bytes of files on a device that have no name any more, and that these processes have open."""
+    sizes = {}
+    for pid in pids:
+        try:
+            with os.scandir(f"/proc/{pid}/fd") as entries:
+                for entry in entries:
+                    status = os.stat(entry.path)
+                    if not status.st_nlink and stat.S_ISREG(status.st_mode) and status.st_dev == device:
+                        sizes[status.st_ino] = status.st_blocks * 512
+        except OSError:  # it has ended, or closed the file meanwhile
+            continue
+    return sum(sizes.values())
+
+
+def over_quota(directory: str, megabytes: int, size: int = 0) -> bool:
+    """Whether `directory` holds more than that beside `size` bytes, or over 4096 entries; it may change meanwhile."""
+    todo, count = [directory], 0
     while todo:
         try:
             with os.scandir(todo.pop()) as entries:

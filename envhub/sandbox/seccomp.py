@@ -15,6 +15,9 @@ _AF_UNIX, _SOCK_STREAM = 1, 1
 # name: (x86_64, aarch64)
 _DENIED = {
     "socket": (41, 198),
+    "bind": (49, 200),  # names in the network's namespace, which others see
+    "sendmsg": (46, 211),  # would hand descriptors to the parent
+    "sendmmsg": (307, 269),
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),

@@ -17,6 +17,9 @@ _SEQUENCES: "dict[type, str]" = {tuple: "t", set: "s", frozenset: "z"}
 _DICTS = (dict, Counter, OrderedDict, defaultdict)  # Python holds them all equal to a dict of the same items
 
 
+_MOST_COLLISIONS = 64
+
+
 class TooLargeError(ValueError):
     """A value that is over the size, depth or digit limit of a reply."""
 
@@ -43,6 +46,16 @@ class Handle:
 def _opaque(value: object) -> object:
     kind = type(value)
     return {"o": f"<{kind.__module__}.{kind.__qualname__} object>"[:200]}
+
+
+def refuse_collisions(keys: "list[object]") -> None:
+    """Raise `TooLargeError` for keys of which many have one hash: a table of them takes time that grows with their square."""
+    seen: dict[int, int] = {}
+    for key in keys:
+        number = hash(key)
+        seen[number] = seen.get(number, 0) + 1
+    if seen and max(seen.values()) > _MOST_COLLISIONS:
+        raise TooLargeError(f"more than {_MOST_COLLISIONS} keys of the same hash")
 
 
 def encode(value: object, budget: int, depth: int = 0, other: "Callable[[object], object]" = _opaque) -> object:
@@ -103,14 +116,19 @@ def decode(data: object, depth: int = 0, handle: "Callable[[int], object]" = Han
             case "b", str():
                 return bytes.fromhex(body)
             case "o", str():
-                return Opaque(body[:200])
+                return Opaque(body[:200].encode("utf-8", "replace").decode("utf-8"))
             case "h", int():
                 return handle(body)
             case "d", list():
-                return {decode(key, depth + 1, handle): decode(item, depth + 1, handle) for key, item in body}
-            case (("t" | "s" | "z"), list()):
-                items = (decode(item, depth + 1, handle) for item in body)
-                return tuple(items) if tag == "t" else set(items) if tag == "s" else frozenset(items)
+                pairs = [(decode(key, depth + 1, handle), decode(item, depth + 1, handle)) for key, item in body]
+                refuse_collisions([key for key, _ in pairs])
+                return dict(pairs)
+            case "t", list():
+                return tuple(decode(item, depth + 1, handle) for item in body)
+            case (("s" | "z"), list()):
+                items = [decode(item, depth + 1, handle) for item in body]
+                refuse_collisions(items)
+                return set(items) if tag == "s" else frozenset(items)
     raise ValueError("not a value in the tagged form")
 
 

@@ -3,6 +3,8 @@
 Only the standard library is used: no more than this folder can be imported in the process.
 """
 
+import _sitebuiltins
+import builtins
 import json
 import os
 import sys
@@ -72,7 +74,7 @@ def _described(error: BaseException) -> "list[object]":
 
 def _compiled(source: str) -> object:
     try:
-        return compile(source, "solution.py", "exec", dont_inherit=True)
+        return compile(source.removeprefix("\ufeff"), "solution.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
         problem = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -107,9 +109,18 @@ class _KeptObjects(list[object]):
         return {"h": len(self) - 1}
 
 
+def _as_started() -> None:
+    """What a program finds that an interpreter was started with: its name, and what `site` adds to the built-in functions."""
+    sys.argv[:] = ["solution.py"]
+    sys.orig_argv[:] = ["python", "solution.py"]
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
+
+
 def serve(channel: int, source: str, entry: str, budget: int) -> None:
     """Load the source, then answer one call after another until the channel closes."""
     nonce = receive(channel)["i"]
+    _as_started()
     try:
         namespace = _module("solution")
         exec(_compiled(source), namespace)  # type: ignore[arg-type]
@@ -158,6 +169,7 @@ def serve_tests(channel: int, program: str, names: "list[str]") -> None:
 
 def run_program(channel: int, source: str) -> None:
     """Run the source as a program; the label sent on failure only names the failure, the exit code decides."""
+    _as_started()
     try:
         exec(_compiled(source), _module("__main__"))  # type: ignore[arg-type]
     except _CompileError as error:

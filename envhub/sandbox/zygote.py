@@ -176,10 +176,9 @@ def _become(inside: _Inside, program: str) -> None:
         owner = "" if uid is None else f",uid={uid},gid={uid}"
         options = f"size={limits['disk_mb']}m,nr_inodes={_INODES},mode=0700{owner}"
         _mount("envhub", HOME, "tmpfs", _NOSUID | _NODEV, options)
-        if settings["session"]:
-            # a machine that hides parts of its own /proc lets no other user than root show one
-            with contextlib.nullcontext() if uid is not None else contextlib.suppress(OSError):
-                _mount("envhub", "/proc", "proc", _RDONLY | _NOSUID | _NODEV | _NOEXEC, "hidepid=2,subset=pid")
+        # a machine that hides parts of its own /proc lets no other user than root show one
+        with contextlib.nullcontext() if uid is not None else contextlib.suppress(OSError):
+            _mount("envhub", "/proc", "proc", _RDONLY | _NOSUID | _NODEV | _NOEXEC, "hidepid=2,subset=pid")
         if uid is None:
             _drop_capabilities()
     except BaseException as error:  # whatever it is, the candidate must not start, and the parent must learn why

@@ -154,7 +154,7 @@ async def test_a_library_that_lies_beside_the_work_folders_is_not_opened_up_with
     package = tmp_path / "site-packages" / "package"
     package.mkdir(parents=True)
     place = places.Places((str(tmp_path),), (), (str(tmp_path),), ())
-    monkeypatch.setattr(places, "readable_places", lambda: place)
+    monkeypatch.setattr(places, "readable_places", lambda **_: place)
     given = dict(places.own_rules(str(tmp_path / "work")))
     assert given[str(tmp_path)] == landlock.LIST
     given = dict(places.own_rules(str(tmp_path.parent / "work")))

@@ -463,3 +463,21 @@ def test_the_default_sandbox_is_shared() -> None:
 def test_limits_refuse_unknown_names() -> None:
     with pytest.raises(ValueError, match="wall"):
         SandboxLimits(wall=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "kind", ["set({})", "frozenset({})", "dict.fromkeys({})", "{{tuple(k for _ in '12'): 1 for k in {}}}"]
+)
+async def test_keys_of_one_hash_do_not_hold_up_the_grader(sandbox: ProcessSandbox, kind: str) -> None:
+    many = kind.format("[k * (2**61 - 1) for k in range(200)]")
+    assert (await call(sandbox, f"def f(): return {many}")).outcome is RunOutcome.result_limit
+    few = kind.format("[k * (2**61 - 1) for k in range(20)]")
+    assert len((await call(sandbox, f"def f(): return {few}")).value) == 20
+
+
+async def test_what_is_said_of_an_error_can_be_written_down(sandbox: ProcessSandbox) -> None:
+    source = "class \u00e4Error(Exception): pass\ndef f(): raise \u00e4Error('half of a character: \\ud800')"
+    result = await call(sandbox, source)
+    assert (
+        result.outcome is RunOutcome.error and result.error.encode() == "\u00e4Error: half of a character: ?".encode()
+    )
