@@ -28,7 +28,8 @@ COMMANDS = {
     "merge": "Merge a trained adapter into its base model.",
     "plot": "Draw the curves of training runs.",
     "replay": "Run recorded rollouts again and report the first difference.",
-    "sandbox": "Run a file as a submission, or remove what killed sandboxes left.",
+    "sandbox": "Run a file or a shell in a sandbox, or remove what killed sandboxes left.",
+    "serve": "Serve a sandbox to other processes and machines.",
     "doctor": "Examine this installation and say how to repair it.",
 }
 

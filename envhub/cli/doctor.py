@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Literal
 
 from envhub.cli.probes import ImportProbe, probe_import
 from envhub.cli.repair import PackageState, media_package_states, repair_media_packages
-from envhub.errors import EnvironmentFault
+from envhub.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+
+    from envhub.sandbox import RemoteSandbox
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -186,13 +188,29 @@ def check_sandbox() -> list[Finding]:
     """Each tier of the sandbox tries out what it promises about submitted code, on this machine."""
     import asyncio
 
-    from envhub.sandbox import TIERS, default_sandbox
+    from envhub.sandbox import TIERS, RemoteSandbox, default_sandbox
 
     try:
-        used = default_sandbox().tier  # the best there is, or the one that ENVHUB_SANDBOX names
+        sandbox = default_sandbox()  # the best there is, or the one that ENVHUB_SANDBOX names
+        if isinstance(sandbox, RemoteSandbox):
+            return [asyncio.run(_examine_server(sandbox))]
+        used = sandbox.tier
     except EnvironmentFault as problem:
         return [Finding("sandbox", "fail", str(problem), "run submissions on Linux")]
     return [asyncio.run(_examine_tier(tier, used)) for tier in sorted(TIERS, key=lambda tier: tier != used)]
+
+
+async def _examine_server(sandbox: "RemoteSandbox") -> Finding:
+    name = f"server {sandbox.url} (in use)"
+    try:
+        await sandbox.start()
+    except (EnvironmentFault, UserError) as problem:
+        return Finding(
+            "sandbox", "fail", f"{name}: {problem}", "start it (envhub serve sandbox), or unset ENVHUB_SANDBOX"
+        )
+    finally:
+        await sandbox.close()
+    return Finding("sandbox", "ok", f"{name}: tier {sandbox.tier}")
 
 
 async def _examine_tier(tier: str, used: str) -> Finding:

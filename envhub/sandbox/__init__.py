@@ -27,6 +27,7 @@ from envhub.sandbox.grading import (
 from envhub.sandbox.joining import joined
 from envhub.sandbox.languages import LANGUAGES, run_program
 from envhub.sandbox.process import ProcessSandbox, is_plain
+from envhub.sandbox.remote import RemoteSandbox
 from envhub.sandbox.slot import SlotSandbox, UserSlotSandbox
 
 TIERS: dict[str, type[ProcessSandbox]] = {tier.tier: tier for tier in (SlotSandbox, UserSlotSandbox, ProcessSandbox)}
@@ -42,6 +43,7 @@ __all__ = [
     "Failure",
     "Probe",
     "ProcessSandbox",
+    "RemoteSandbox",
     "Report",
     "RunOutcome",
     "Sandbox",
@@ -72,11 +74,13 @@ AUTO = "auto"
 """In the place of a tier: the one that promises most of those that this machine offers."""
 
 
-def make_sandbox(tier: str = AUTO, concurrency: int | None = None) -> ProcessSandbox:
-    """A sandbox of the named tier, for so many submissions at once.
+def make_sandbox(tier: str = AUTO, concurrency: int | None = None) -> Sandbox:
+    """A sandbox of the named tier, for so many submissions at once; or one on a server, by its address.
 
     Raises `UserError` for a tier that does not exist, `EnvironmentFault` where the machine offers none.
     """
+    if _is_address(tier):
+        return RemoteSandbox(tier)
     return TIERS[best_tier() if tier == AUTO else _known(tier)](concurrency)
 
 
@@ -94,16 +98,24 @@ def best_tier() -> str:
 def default_sandbox() -> Sandbox:
     """The sandbox that everything in this process shares, made on first use.
 
-    ENVHUB_SANDBOX names its tier (the default is `auto`); one that promises less than the tier that
+    ENVHUB_SANDBOX names its tier (the default is `auto`), or the address of a sandbox server; one that promises less than the tier that
     ENVHUB_SANDBOX_MINIMUM names is refused. Raises `UserError` for that and for a tier that does not exist.
     """
     global _shared
     with _lock:
         if _shared is None:
-            made = make_sandbox(os.environ.get("ENVHUB_SANDBOX") or AUTO)
-            _refuse_less(made.tier, os.environ.get("ENVHUB_SANDBOX_MINIMUM") or "")
-            _shared = made
+            tier, minimum = os.environ.get("ENVHUB_SANDBOX") or AUTO, os.environ.get("ENVHUB_SANDBOX_MINIMUM") or ""
+            if _is_address(tier):
+                _shared = RemoteSandbox(tier, minimum=minimum and _known(minimum), tiers=list(TIERS))
+            else:
+                made = make_sandbox(tier)
+                _refuse_less(made.tier, minimum)
+                _shared = made
         return _shared
+
+
+def _is_address(tier: str) -> bool:
+    return tier.startswith(("http://", "https://"))
 
 
 def _refuse_less(tier: str, minimum: str) -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from envhub.errors import EnvironmentFault, UserError
@@ -195,7 +196,7 @@ class ProcessSandbox(Sandbox):
                     broken = CallResult(outcome, error=error)
                 results += [broken] * (len(calls) - len(results))
         last = results[-1]
-        results[-1] = CallResult(last.outcome, last.value, last.error, _text(box.stdout), _text(box.stderr))
+        results[-1] = replace(last, stdout=_text(box.stdout), stderr=_text(box.stderr))
         return results
 
     async def check(self, source: str, entry: str, tests: str, limits: SandboxLimits | None = None) -> CallResult:

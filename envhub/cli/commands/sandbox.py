@@ -14,8 +14,8 @@ from envhub.sandbox import (
     AUTO,
     LANGUAGES,
     ExecResult,
-    ProcessSandbox,
     RunOutcome,
+    Sandbox,
     SandboxLimits,
     SessionError,
     make_sandbox,
@@ -24,11 +24,13 @@ from envhub.sandbox import (
 
 command = click.Group("sandbox", help="Run a file or a shell in a sandbox, or remove what killed sandboxes left.")
 
-_TIER = click.Option(["--tier"], default=AUTO, show_default=True, help="slot, process, or the best of this machine")
+_TIER = click.Option(
+    ["--tier"], default=AUTO, show_default=True, help="slot, userns, process, or the best of this machine"
+)
 _SHELL = ("bash", "--norc", "-i")
 
 
-async def _ended(sandbox: ProcessSandbox, language: str, source: str, stdin: str, limits: SandboxLimits) -> ExecResult:
+async def _ended(sandbox: Sandbox, language: str, source: str, stdin: str, limits: SandboxLimits) -> ExecResult:
     try:
         await sandbox.start()
         return await run_program(sandbox, source, stdin, limits, language=language)
@@ -101,7 +103,7 @@ command.add_command(
 
 
 async def _in_shell(
-    sandbox: ProcessSandbox, files: dict[str, bytes], commands: bytes | None, limits: SandboxLimits
+    sandbox: Sandbox, files: dict[str, bytes], commands: bytes | None, limits: SandboxLimits
 ) -> ExecResult:
     from envhub.sandbox.terminal import interactive
 
