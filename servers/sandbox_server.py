@@ -56,6 +56,7 @@ class SandboxServer:
                 web.post("/run", self._run),
                 web.post("/calls", self._calls),
                 web.post("/check", self._check),
+                web.post("/unit_tests", self._unit_tests),
                 web.post("/self_test", self._self_test),
                 web.post("/sessions", self._open),
                 web.delete("/sessions/{id}", self._close),
@@ -139,6 +140,12 @@ class SandboxServer:
         given = await _read(request)
         source, entry, tests = (_text(given, name) for name in ("source", "entry", "tests"))
         return web.json_response(messages.of_call(await self.sandbox.check(source, entry, tests, self._limits(given))))
+
+    async def _unit_tests(self, request: web.Request) -> web.Response:
+        given = await _read(request)
+        source, tests, module = (_text(given, name) for name in ("source", "tests", "module"))
+        results = await self.sandbox.unit_tests(source, tests, self._limits(given), module=module)
+        return web.json_response({"results": [messages.of_test(result) for result in results]})
 
     async def _self_test(self, _: web.Request) -> web.Response:
         return web.json_response({"probes": [asdict(probe) for probe in await self.sandbox.self_test()]})

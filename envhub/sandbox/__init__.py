@@ -15,12 +15,14 @@ from envhub.sandbox.base import (
     Session,
     SessionError,
     Snapshot,
+    TestResult,
 )
 from envhub.sandbox.comparing import Comparison, same_output, same_value
 from envhub.sandbox.grading import (
     Failure,
     Report,
     grade_by_tests,
+    grade_by_unit_tests,
     grade_function,
     grade_program,
 )
@@ -52,10 +54,12 @@ __all__ = [
     "SessionError",
     "SlotSandbox",
     "Snapshot",
+    "TestResult",
     "UserSlotSandbox",
     "best_tier",
     "default_sandbox",
     "grade_by_tests",
+    "grade_by_unit_tests",
     "grade_function",
     "grade_program",
     "is_plain",

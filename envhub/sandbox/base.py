@@ -76,6 +76,18 @@ class ExecResult:
 
 
 @dataclass(frozen=True)
+class TestResult:
+    """One unit test. It `passed`, or `outcome` and `message` say why not; an outcome of `ok` means that it failed by itself."""
+
+    __test__ = False  # of pytest
+
+    name: str
+    passed: bool
+    outcome: RunOutcome = RunOutcome.ok
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class Probe:
     """One property of a sandbox, tried out: whether the tier promises it here, and whether it holds."""
 
@@ -217,6 +229,21 @@ class Sandbox(ABC):
         Results of the other functions may be objects, for the tests to set attributes of and to hand back.
 
         Raises `EnvironmentFault` when the sandbox failed, or the tests cannot be run in this way.
+        """
+
+    @abstractmethod
+    async def unit_tests(
+        self, source: str, tests: str, limits: SandboxLimits | None = None, *, module: str = "solution"
+    ) -> list[TestResult]:
+        """Run a file of unit tests (pytest's, or unittest's) that imports `source` as `module`.
+
+        The two have a box each, and only values go from one to the other: what the tests import is a stand-in whose calls and
+        attributes are asked for. Plain values come as copies; other objects stay where they are, can be used, and are equal
+        to nothing and no True. Skipped tests are left out. Tests that had not ended when the submission ended have the outcome
+        that ended it.
+
+        Raises `EnvironmentFault` when the sandbox failed, or the tests cannot be run, `UserError` for tests that need pytest where
+        it is not installed.
         """
 
     @abstractmethod

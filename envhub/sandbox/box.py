@@ -53,7 +53,7 @@ def _parse_int(text: str) -> int:
     return int(text)
 
 
-async def _read_frame(reader: asyncio.StreamReader, limit: int) -> Any:
+async def read_frame(reader: asyncio.StreamReader, limit: int) -> Any:
     """One frame's data. Raises `IncompleteReadError` at the end, `TooLargeError`, `BrokenProtocolError`."""
     size = int.from_bytes(await reader.readexactly(4), "big")
     if size > limit:
@@ -210,7 +210,7 @@ class Box:
         for end, kept in zip(self._pipes, (self.stdout, self.stderr), strict=True):
             await self._attach(end, kept)
         await self._configure(config)
-        ready = await _read_frame(self._control_reader, 1 << 16)
+        ready = await read_frame(self._control_reader, 1 << 16)
         if "started" not in ready:
             raise EnvironmentFault(f"the sandbox could not confine a process: {ready.get('fault')}")
         self.started = time.monotonic()
@@ -276,7 +276,7 @@ class Box:
         self._drains.append(asyncio.create_task(self._drain(reader, kept)))
 
     async def _read_report(self) -> None:
-        self.status = await _read_frame(self._control_reader, 1 << 16)
+        self.status = await read_frame(self._control_reader, 1 << 16)
         late = (await asyncio.wait(self._drains, timeout=_DRAIN_SECONDS))[1]
         if late:  # an end of its pipes lies in a message that nobody has read: it goes with the socket
             self.requests.transport.abort()
@@ -318,7 +318,7 @@ class Box:
 
     async def reply(self) -> dict[str, Any]:
         """The next frame of a session. Raises what `exchange` does."""
-        data = await _read_frame(self.replies, 1 << 16)
+        data = await read_frame(self.replies, 1 << 16)
         if not isinstance(data, dict):
             raise BrokenProtocolError("no reply")
         return data
@@ -333,10 +333,10 @@ class Box:
         return self._slot is not None and self._slot.out_of_memory()
 
     async def exchange(self, request: dict[str, object], limit: int) -> Any:
-        """Send one frame and read one of at most `limit` bytes. Raises what `_read_frame` does, and `ConnectionError`."""
+        """Send one frame and read one of at most `limit` bytes. Raises what `read_frame` does, and `ConnectionError`."""
         self.requests.write(frame(request))
         await self.requests.drain()
-        return await _read_frame(self.replies, limit)
+        return await read_frame(self.replies, limit)
 
     async def ask(self, request: dict[str, object]) -> CallResult:
         """The answer of a served submission to one request.
@@ -380,7 +380,7 @@ class Box:
         """What the program itself called its failure; only a name for one, it never makes a success."""
         try:
             async with asyncio.timeout(1.0):
-                return _parse_reply(await _read_frame(self.replies, 1 << 16), "").outcome
+                return _parse_reply(await read_frame(self.replies, 1 << 16), "").outcome
         except (TooLargeError, BrokenProtocolError, EOFError, ConnectionError, TimeoutError):
             return RunOutcome.error
 

@@ -7,7 +7,7 @@ in are plain values and the names of built-in exceptions.
 import _thread
 import builtins
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 MYPY = False
 if MYPY:
@@ -18,6 +18,7 @@ else:  # the neighbour is found by the folder, see child.py
 Ask = Callable[["dict[str, object]"], "dict[str, object]"]
 _BUDGET = 64 << 20
 _NAME = "tests.py"
+_EXCEPTION = "an exception class"
 
 
 class _CannotSendError(BaseException):
@@ -25,23 +26,70 @@ class _CannotSendError(BaseException):
 
 
 class _RemoteObject(Handle):
-    """An object of the submission. Attributes can be set (`root.left = Node(2)`), never read."""
+    """An object of the submission: its attributes are read and set there, and it is called there.
 
-    def __init__(self, number: int, submission: "_Submission") -> None:
+    It is never compared there, and has no truth: an object of the submission does not say that a test holds.
+    """
+
+    def __init__(self, number: int, submission: "Submission") -> None:
         super().__init__(number)
         self.__dict__["submission"] = submission
 
     def __setattr__(self, name: str, value: object) -> None:
         self.__dict__["submission"].call("setattr", (self, name, value), {})
 
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.__dict__["submission"].attribute(self, name)
 
-class _Submission:
+    def _special(self, name: str, *arguments: object) -> object:
+        bound = self.__dict__["submission"].attribute(self, name)
+        return bound(*arguments)
+
+    def __call__(self, *arguments: object, **keywords: object) -> object:
+        return self.__dict__["submission"].call(".call", (self, arguments, keywords), {})
+
+    def __len__(self) -> int:
+        return self._special("__len__")  # type: ignore[return-value]
+
+    def __getitem__(self, key: object) -> object:
+        return self._special("__getitem__", key)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self._special("__setitem__", key, value)
+
+    def __contains__(self, item: object) -> bool:
+        return self._special("__contains__", item) is True
+
+    def __iter__(self) -> "Iterator[object]":
+        return iter(self.__dict__["submission"].call(".items", (self,), {}))
+
+    def __str__(self) -> str:
+        return str(self._special("__str__"))
+
+    def __repr__(self) -> str:
+        return str(self._special("__repr__"))
+
+    def __bool__(self) -> bool:
+        raise AssertionError("an object of the submission is no True")
+
+    def __enter__(self) -> object:
+        return self._special("__enter__")
+
+    def __exit__(self, *_: object) -> None:
+        self._special("__exit__", None, None, None)
+
+
+class Submission:
     """Calls the submission's functions, one at a time, and keeps what was said of the errors that they raised."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._turn = _thread.allocate_lock()
         self.errors: list[tuple[BaseException, str]] = []
+        self.lacking = ""
+        self._exceptions: dict[str, type[BaseException]] = {}
 
     def call(self, name: str, arguments: "tuple[object, ...]", keywords: "dict[str, object]") -> object:
         request = {"f": name, "a": self._encoded(list(arguments)), "k": self._encoded(keywords)}
@@ -51,9 +99,28 @@ class _Submission:
             return decode(reply["r"], handle=lambda number: _RemoteObject(number, self))
         described = reply["e"]
         assert isinstance(described, list)
-        error = _error(*described)
+        known = self._exceptions.get(described[0].partition(":")[0])
+        error = _error(*described) if known is None else known(described[0].partition(": ")[2])
         self.errors.append((error, described[0]))
         raise error
+
+    def attribute(self, owner: "_RemoteObject | None", name: str) -> object:
+        """An attribute of an object, or of the submitted module itself. Raises `AttributeError`.
+
+        An exception class is one of ours with its name, below the nearest built-in one.
+        """
+        try:
+            found = self.call(".get", (owner, name), {})
+        except AttributeError:
+            if owner is None and not name.startswith("_"):  # whoever inspects a module asks for such
+                self.lacking = self.lacking or name
+            raise
+        if isinstance(found, tuple) and len(found) == 2 and found[0] == _EXCEPTION:
+            base = getattr(builtins, found[1], Exception)
+            if name not in self._exceptions:
+                self._exceptions[name] = type(name, (base if issubclass(base, Exception) else Exception,), {})
+            return self._exceptions[name]
+        return found
 
     def function(self, name: str) -> "Callable[..., object]":
         def function(*arguments: object, **keywords: object) -> object:
@@ -93,7 +160,7 @@ def run_tests(program: str, names: "list[str]", ask: Ask) -> "list[str]":
     The verdict is `passed`, `failed` (an assertion of the tests), `error` (an error that the tests did not expect) or
     `cannot` (the tests cannot be run in this way at all).
     """
-    submission = _Submission(ask)
+    submission = Submission(ask)
     module = type(sys)("tests")
     sys.modules["tests"] = module
     module.__dict__.update({name: submission.function(name) for name in names})

@@ -108,6 +108,19 @@ async def grade_by_tests(
     return Report(0, 1, {name: 1}, Failure(0, "", "", "", result.error[:_SHOWN], result.outcome))
 
 
+async def grade_by_unit_tests(
+    sandbox: Sandbox, source: str, tests: str, limits: SandboxLimits | None = None, *, module: str = "solution"
+) -> Report:
+    """Run a file of unit tests that imports the submission as `module`; each of its tests counts. See `Sandbox.unit_tests`.
+
+    Raises `EnvironmentFault` when the sandbox failed, or the tests cannot be run.
+    """
+    tally = _Tally()
+    for result in await sandbox.unit_tests(source, tests, limits, module=module):
+        tally.add(result.passed, result.outcome, f"{result.name}: {result.message}", "", "", "")
+    return tally.report()
+
+
 async def grade_program(
     sandbox: Sandbox,
     source: str,

@@ -15,7 +15,7 @@ from envhub.sandbox.joining import joined
 from envhub.sandbox.wire import Handle, TooLargeError, encode
 
 _T = TypeVar("_T")
-_REQUEST_BYTES = 64 << 20
+REQUEST_BYTES = 64 << 20
 _FINAL = ("BaseException", "BaseExceptionGroup", "GeneratorExit", "KeyboardInterrupt", "SystemExit")
 
 
@@ -61,17 +61,16 @@ async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
     Raises `EndedError` when a process ends before its time, `EnvironmentFault` when the tests cannot be run.
     """
     try:
-        loaded = await _sent(submission, submission.ask({}))
+        loaded = await sent(submission, submission.ask({}))
         if loaded.outcome is not RunOutcome.ok:
             return loaded
         nonce = secrets.token_hex(8)
-        message = await _sent(checker, checker.exchange({"i": nonce}, _REQUEST_BYTES))
+        message = await sent(checker, checker.exchange({"i": nonce}, REQUEST_BYTES))
         while True:
             match message:
                 case {"i": str(given), "c": {"f": str(name), "a": arguments, "k": keywords}} if given == nonce:
-                    answer = await _sent(submission, submission.ask({"f": name, "a": arguments, "k": keywords}))
-                    reply = _reply(answer, name == entry, submission.limits.result_kb << 10)
-                    message = await _sent(checker, checker.exchange(reply, _REQUEST_BYTES))
+                    reply = await carried(submission, name, arguments, keywords, strict=name == entry)
+                    message = await sent(checker, checker.exchange(reply, REQUEST_BYTES))
                 case {"i": str(given), "v": [str(verdict), str(detail)]} if given == nonce:
                     return _result(verdict, detail)
                 case _:
@@ -84,7 +83,19 @@ async def judge(submission: Box, checker: Box, entry: str) -> CallResult:
         raise EnvironmentFault(f"a test program sent {error}") from error
 
 
-async def _sent(box: Box, exchange: Awaitable[_T]) -> _T:
+async def carried(
+    submission: Box, name: str, arguments: object, keywords: object, *, strict: bool = False
+) -> dict[str, object]:
+    """What tests get for a call; with `strict` a result that is no plain value fails them.
+
+    Raises `SubmissionError` for a result that fails them whatever they say, `EndedError`.
+    """
+    answer = await sent(submission, submission.ask({"f": name, "a": arguments, "k": keywords}))
+    return _reply(answer, strict, submission.limits.result_kb << 10)
+
+
+async def sent(box: Box, exchange: Awaitable[_T]) -> _T:
+    """What comes back from a box. Raises `EndedError` where nothing does."""
     try:
         return await exchange
     except (asyncio.IncompleteReadError, ConnectionError):

@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from envhub.sandbox.base import CallResult, ExecResult, RunOutcome
+from envhub.sandbox.base import CallResult, ExecResult, RunOutcome, TestResult
 from envhub.sandbox.wire import Handle, Opaque, decode, encode
 
 KEY = "ENVHUB_SANDBOX_KEY"
@@ -66,3 +66,13 @@ def exec_of(data: Mapping[str, Any]) -> ExecResult:
         RunOutcome(data["outcome"]), int(data["exit_code"]), str(data["stdout"]), str(data["stderr"]),
         float(data["seconds"]),
     )  # fmt: skip
+
+
+def of_test(result: TestResult) -> dict[str, Any]:
+    """A unit test's result."""
+    return {"name": result.name, "passed": result.passed, "outcome": result.outcome.value, "message": result.message}
+
+
+def test_of(data: Mapping[str, Any]) -> TestResult:
+    """The result that `of_test` wrote. Raises as `call_of` does."""
+    return TestResult(str(data["name"]), data["passed"] is True, RunOutcome(data["outcome"]), str(data["message"]))

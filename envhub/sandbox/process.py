@@ -27,6 +27,7 @@ from envhub.sandbox.base import (
     SandboxLimits,
     Session,
     Snapshot,
+    TestResult,
 )
 from envhub.sandbox.box import USERS, Box, SubmissionError
 from envhub.sandbox.cgroups import Slots
@@ -35,6 +36,7 @@ from envhub.sandbox.judging import EndedError, completed, judge
 from envhub.sandbox.probes import PROOF, broken_of_session, broken_promises, run_probes
 from envhub.sandbox.seccomp import supported
 from envhub.sandbox.sessions import BoxSession
+from envhub.sandbox.unit_tests import prepared, run_unit_tests, test_limits
 from envhub.sandbox.wire import MAX_DEPTH, TooLargeError, encode
 
 _START_SECONDS = 60.0
@@ -227,6 +229,22 @@ class ProcessSandbox(Sandbox):
                 outcome, said = ended.outcome()
                 result = CallResult(outcome, error=said)
             return result
+
+    async def unit_tests(
+        self, source: str, tests: str, limits: SandboxLimits | None = None, *, module: str = "solution"
+    ) -> list[TestResult]:
+        limits = limits or SandboxLimits()
+        given = prepared(tests, module)
+        if problem := _source_problem(source, limits):
+            return [TestResult("all tests", False, RunOutcome.source_limit, problem)]
+        async with (
+            self._turn(),
+            self._box(source, "", limits) as submission,
+            await self.open_session(test_limits(limits)) as session,
+        ):
+            await session.restore(given.files)
+            assert isinstance(session, BoxSession)
+            return await run_unit_tests(submission, session, given, limits)
 
     async def run_program(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> ExecResult:
         limits = limits or SandboxLimits()

@@ -10,7 +10,17 @@ from urllib.parse import quote
 
 from envhub.errors import EnvironmentFault, UserError
 from envhub.sandbox import messages
-from envhub.sandbox.base import CallResult, ExecResult, Probe, Sandbox, SandboxLimits, Session, SessionError, Snapshot
+from envhub.sandbox.base import (
+    CallResult,
+    ExecResult,
+    Probe,
+    Sandbox,
+    SandboxLimits,
+    Session,
+    SessionError,
+    Snapshot,
+    TestResult,
+)
 from envhub.sandbox.process import is_plain
 from envhub.sandbox.wire import encode
 
@@ -118,6 +128,14 @@ class RemoteSandbox(Sandbox):
         found = await self.ask("POST", "/check", request, seconds=limits.wall_seconds)
         result: CallResult = self._read(messages.call_of, found)
         return result
+
+    async def unit_tests(
+        self, source: str, tests: str, limits: SandboxLimits | None = None, *, module: str = "solution"
+    ) -> list[TestResult]:
+        limits = limits or SandboxLimits()
+        request = {"source": source, "tests": tests, "module": module, "limits": limits.model_dump()}
+        found = await self.ask("POST", "/unit_tests", request, seconds=limits.wall_seconds)
+        return [self._read(messages.test_of, item) for item in found.get("results", ())]
 
     async def run_program(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> ExecResult:
         limits = limits or SandboxLimits()

@@ -99,15 +99,22 @@ class BoxSession(Session):
         async with self._lock, self._turns():
             if self.ended:
                 return ExecResult(RunOutcome.exited, -_SIGKILL, "", f"the session has ended: {self.ended}", 0.0)
-            with self._ending_where_it_fails():
-                return await self._exec(request, _bytes(stdin), wall)
+            with self._ending_where_it_fails(), _closing(memory_file("stdin", _bytes(stdin))) as given:
+                return await self._exec(request, given, wall)
 
     async def try_out(self, source: str) -> ExecResult:
         """Run Python in a process that is confined as programs are, where no interpreter may be found among them."""
         request: dict[str, object] = {"do": "python", "source": source}
         async with self._lock, self._turns():
+            with self._ending_where_it_fails(), _closing(memory_file("stdin", b"")) as given:
+                return await self._exec(request, given, self.limits.wall_seconds)
+
+    async def converse(self, argv: Sequence[str], channel: int, wall_seconds: float) -> ExecResult:
+        """Run a program whose standard input is `channel`, an end of a socket. Raises what `exec` does."""
+        request = self._request_of(argv, None)
+        async with self._lock:
             with self._ending_where_it_fails():
-                return await self._exec(request, b"", self.limits.wall_seconds)
+                return await self._exec(request, channel, wall_seconds)
 
     async def attach(self, argv: Sequence[str], terminal: int, env: Mapping[str, str]) -> ExecResult:
         request = self._request_of(argv, env)
@@ -134,12 +141,9 @@ class BoxSession(Session):
             "terminal": False,
         }
 
-    async def _exec(self, request: dict[str, object], stdin: bytes, wall: float) -> ExecResult:
+    async def _exec(self, request: dict[str, object], given: int, wall: float) -> ExecResult:
         self._box.count_memory_anew()
-        with (
-            contextlib.closing(_Pipes(2, self.limits.output_kb << 10)) as pipes,
-            _closing(memory_file("stdin", stdin)) as given,
-        ):
+        with contextlib.closing(_Pipes(2, self.limits.output_kb << 10)) as pipes:
             began = time.monotonic()
             reply, timed_out = await self._answered(request, [given], pipes, wall, self._kill_programs)
             seconds = time.monotonic() - began
