@@ -8,7 +8,7 @@ import functools
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -114,6 +114,10 @@ _PLAINER = {"tuple_type": "takes a list of values", "dict_type": "takes a table 
 
 def validate_config(model: type[BaseModel], values: Mapping[str, Any], owner: str) -> Any:
     """`model(**values)` with errors that name the owner, the key, what was given and the nearest valid key."""
+    for key, value in values.items():
+        kind = model.model_fields[key].annotation if key in model.model_fields else bool
+        if isinstance(value, bool) and not _takes_bool(kind):
+            raise ConfigError(f"{owner}: {key}: a number or a text is wanted, not {str(value).lower()}")
     try:
         return model.model_validate(dict(values))
     except ValidationError as problem:
@@ -123,9 +127,17 @@ def validate_config(model: type[BaseModel], values: Mapping[str, Any], owner: st
             known = ", ".join(sorted(model.model_fields)) or "no keys at all"
             hint = did_you_mean(str(first["loc"][-1]), model.model_fields)
             raise ConfigError(f"{owner} has no configuration key {key!r} (it has {known}){hint}") from None
-        given = repr(first.get("input"))[:80]
         problem_text = _PLAINER.get(first["type"], first["msg"].removeprefix("Value error, "))
-        raise ConfigError(f"{owner}: {key or 'configuration'}: {problem_text} (given {given})") from None
+        if not key:  # of several together
+            raise ConfigError(f"{owner}: {problem_text}") from None
+        given = repr(first.get("input"))[:80]
+        raise ConfigError(f"{owner}: {key}: {problem_text} (given {given})") from None
+
+
+def _takes_bool(kind: Any) -> bool:
+    """Whether a field of this type may be true or false; numbers would take them for 1 and 0."""
+    parts = get_args(kind)
+    return any(map(_takes_bool, parts)) if parts else kind not in (int, float, str)
 
 
 def _seeding(reset: Callable[..., Any]) -> Callable[..., Any]:

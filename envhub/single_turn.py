@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from envhub.environment import Environment, Reset, Step
+from envhub.limits import Limits
 from envhub.messages import Action, ActionLike, Message, Observation
 from envhub.rewards import Reward, RewardContext, Rubric
 from envhub.tasks import TRAIN, Task, TaskSet
@@ -57,6 +58,8 @@ class SingleTurnEnvironment(TaskEnvironment):
 
     The oracle answers with the task's `answer` where it is a str and the subclass defines no other.
     """
+
+    limits = Limits(max_turns=1)
 
     async def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Reset:
         task = self.begin(options)

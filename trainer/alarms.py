@@ -8,6 +8,7 @@ import torch
 
 from envhub.agents.engines import Engine, Generation, Request, SamplingParams
 from envhub.errors import EngineFault, UserError
+from envhub.trainer.algorithms import Algorithm
 from envhub.trainer.batch import Rows
 from envhub.trainer.strategy import Strategy
 
@@ -123,13 +124,25 @@ def refuse_unmoved(before: list[tuple[float, float]], strategy: Strategy, gradie
         )
 
 
+def weights(algorithm: Algorithm) -> str:
+    """The other settings that may make an update infinite, as the end of a remedy."""
+    names = [name for name in ("kl_coef", "entropy_coef") if getattr(algorithm, name) > 1]
+    return "".join(f" or {name}" for name in names)
+
+
 def count_skipped(
-    before: int, step: int, reasons: Iterable[str], warn: Callable[[str], object], *, kept: str = ""
+    before: int,
+    step: int,
+    reasons: Iterable[str],
+    warn: Callable[[str], object],
+    *,
+    kept: str = "",
+    others: str = "",
 ) -> int:
     """How many updates in a row were not finite, after `before` of them and the updates of `step`.
 
     `reasons` says why each was skipped, and is empty for one that was made; `warn` is given a line for each that was not,
-    with the `kept` file of its rollouts. Raises UserError for the third in a row.
+    with the `kept` file of its rollouts. Raises UserError for the third in a row, whose remedies may be `others` too.
     """
     count = before
     for reason in reasons:
@@ -138,5 +151,7 @@ def count_skipped(
             warn(f"step {step}: the update was skipped: {reason}{kept and f'; its rollouts are in {kept}'}")
         if count >= IN_A_ROW:
             look = ", or look at the rollouts of the last steps" if kept else ""
-            raise UserError(f"{IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate{look}")
+            raise UserError(
+                f"{IN_A_ROW} updates in a row were not finite ({reason}); lower --learning-rate{others}{look}"
+            )
     return count

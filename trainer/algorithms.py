@@ -125,6 +125,22 @@ class Algorithm:
         high = usual.high if self.correction_high is None else self.correction_high
         return low or 0.0, math.inf if high is None else high
 
+    def described(self) -> str:
+        """What it is made of, in a line: the parts that it reads."""
+        low, high = self.correction_bounds
+        parts = [f"loss {self.loss}", *(f"{name} {getattr(self, name)}" for name in self.bounds if getattr(self, name))]
+        parts += [f"aggregation {self.aggregation}", *(["advantages whitened"] if self.whiten else [])]
+        if self.critic:
+            parts += [f"critic, gamma {self.gamma:g}, lam {self.lam:g}, value_clip {self.value_clip}"]
+        if self.credit == "turn":
+            parts += [f"credit by turn, turn_gamma {self.turn_gamma:g}"]
+        if self.kl_coef:
+            parts += [f"kl_coef {self.kl_coef:g}, {'k1' if self.kl_in == 'reward' else self.kl} in the {self.kl_in}"]
+        if self.entropy_coef:
+            parts += [f"entropy_coef {self.entropy_coef:g}"]
+        bounds = f" from {low:g} to {high:g}" if math.isfinite(high) else ""
+        return f"{self.name}: {', '.join(parts)}, correction {self.correction}{bounds}"
+
     @property
     def bounds(self) -> tuple[str, ...]:
         """Those of `clip_low`, `clip_high` and `dual_clip` that the loss reads."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from envhub.agents.evaluation import passes
 from envhub.agents.executors import Group
 from envhub.rollout import Rollout
+from envhub.trainer.shaping import is_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,6 @@ def describe(groups: list[Group]) -> dict[str, float]:
         "groups_with_spread": float(sum(spread)),
         "turns": mean([float(len(rollout.turns)) for rollout in scored]),
         "sampled_tokens": float(sum(rollout.action_tokens for rollout in scored)),
-        "truncated": mean([float(rollout.outcome.is_truncated) for rollout in scored]),
+        "truncated": mean([float(rollout.outcome.is_truncated or is_cut(rollout)) for rollout in scored]),
         "forks": float(sum(len(rollout.trajectory.forks) for rollout in scored)),
     }

@@ -17,6 +17,7 @@ from envhub.trainer.settings import (
     ClipNorm,
     Device,
     Keep,
+    LearningRate,
     LoraAlpha,
     LoraRank,
     LoraTargets,
@@ -101,7 +102,7 @@ class TrainConfig(BaseModel):
     )
     max_episode_tokens: TokenCount | None = Field(None, description="sampled tokens of an episode")
 
-    learning_rate: float = Field(1e-6, gt=0, description="of the policy's optimizer")
+    learning_rate: LearningRate = 1e-6
     warm_start: int = Field(
         0,
         ge=0,
@@ -120,7 +121,7 @@ class TrainConfig(BaseModel):
     lora_rank: LoraRank = 0
     lora_alpha: LoraAlpha = None
     lora_targets: LoraTargets = None
-    kl_coef: float | None = Field(None, ge=0, description="weight of the KL to the reference")
+    kl_coef: float | None = Field(None, ge=0, le=1e6, description="weight of the KL to the reference")
     reference: str | None = Field(
         None, description="model that the KL is to, of the same vocabulary (default: the initial model)"
     )
@@ -141,7 +142,7 @@ class TrainConfig(BaseModel):
     lam: float | None = Field(None, ge=0, le=1, description="lambda of the critic's advantage estimates")
     value_clip: float | None = Field(None, gt=0, description="how far a step may move a value of the critic")
     critic_learning_rate: float | None = Field(
-        None, gt=0, description="of the critic's optimizer (default: 10 times the policy's)"
+        None, gt=0, le=1e3, description="of the critic's optimizer (default: 10 times the policy's)"
     )
     critic_warmup: int = Field(0, ge=0, le=10_000_000, description="training steps in which only the critic is trained")
     credit: Literal["episode", "turn"] | None = Field(
@@ -149,7 +150,9 @@ class TrainConfig(BaseModel):
         description="what a turn's tokens are credited with: the whole episode, or what is rewarded from that turn on",
     )
     turn_gamma: float | None = Field(None, ge=0, le=1, description="discount a turn of the reward, with --credit turn")
-    entropy_coef: float | None = Field(None, ge=0, description="weight of the entropy that is taken from the loss")
+    entropy_coef: float | None = Field(
+        None, ge=0, le=1e6, description="weight of the entropy that is taken from the loss"
+    )
     loss: str | None = Field(None, description="policy loss: ppo, gspo, gmpo, cispo, sapo or nll")
     clip_low: float | None = Field(None, gt=0, le=1, description="lower clip of the ratio")
     clip_high: float | None = Field(None, gt=0, description="upper clip of the ratio")

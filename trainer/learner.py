@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from envhub.errors import UserError
 from envhub.records import write_rollouts
 from envhub.rollout import Rollout
 from envhub.tasks import hashed_seed
@@ -94,7 +95,15 @@ class Learner:
         if any(reasons) and rollouts:
             kept = str(self.folder / f"skipped-step-{step}.jsonl")
             write_rollouts(Path(kept), rollouts)
-        self.skipped = alarms.count_skipped(self.skipped, step, reasons, self.warn, kept=kept)
+        others = alarms.weights(self.algorithm)
+        self.skipped = alarms.count_skipped(self.skipped, step, reasons, self.warn, kept=kept, others=others)
+
+    def refuse_none_made(self, steps: int) -> None:
+        """Raise UserError where every update of a run of so many steps was skipped."""
+        if self.skipped >= steps * self.config.updates_per_step:
+            raise UserError(
+                f"no update of the run was finite, so nothing was trained: lower learning_rate{alarms.weights(self.algorithm)}"
+            )
 
     def _adapt(self, divergence: float | None, rollouts: int) -> dict[str, float]:
         """Move the weight of the KL towards its target."""

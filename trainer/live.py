@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from envhub.console import SturdyConsole
 from envhub.rollout import Rollout
 from envhub.trainer.progress import Progress, StepShown
 from envhub.trainer.text import conversation, printable, sparkline
@@ -28,7 +29,7 @@ _WIDEST = 500  # characters of a line that are looked at
 
 def progress_for(*, plain: bool = False, quiet: bool = False, console: Console | None = None) -> Progress:
     """The live view where the console is a terminal that can draw one; lines elsewhere, with `plain`, and with `quiet`."""
-    console = console or Console(soft_wrap=True, highlight=False)
+    console = console or SturdyConsole(soft_wrap=True, highlight=False)
     if plain or quiet or not console.is_terminal or console.is_dumb_terminal:
         return Progress(console, quiet=quiet)
     return LiveProgress(console)

@@ -24,7 +24,7 @@ from envhub.trainer.evaluation import AFTER, BEFORE, STEP, WARM, Evaluator
 from envhub.trainer.learner import Learner
 from envhub.trainer.origin import Origin
 from envhub.trainer.plan import Plan, sampling_of, truncates
-from envhub.trainer.plotting import plot
+from envhub.trainer.plotting import plot, usual
 from envhub.trainer.progress import Progress, StepShown
 from envhub.trainer.report import final_report
 from envhub.trainer.sft.warm import warm_start
@@ -32,6 +32,7 @@ from envhub.trainer.stopping import whole
 from envhub.trainer.strategy import Strategy
 from envhub.trainer.transfer import WeightTransfer
 
+_SHOWN = 400
 _CANARY = "Numbers from one to forty: " + ", ".join(map(str, range(1, 41)))
 
 
@@ -123,15 +124,19 @@ class Trainer:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.wait([ahead])
+        self.learner.refuse_none_made(config.steps)
         await whole(self.save())
         await self._compare(AFTER)
-        await asyncio.to_thread(self.draw)
         names = [held.environment.id for held in self.plan.held_out]
         for line in final_report(
             metrics.read_metrics(self.folder.path), self.store, names, plain=self.progress.ascii_only
         ):
             self.progress.tell(line)
         self.progress.tell(f"checkpoint: {self._last()}")
+        try:
+            await asyncio.to_thread(self.draw)
+        except UserError as problem:  # the run itself is whole
+            self.progress.warn(f"warning: there is no curve: {problem}")
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -232,18 +237,24 @@ class Trainer:
         return sorted(groups, key=lambda group: order[id(group.task)])  # sums of floats depend on it
 
     def _count_empty(self, groups: list[Group]) -> None:
-        """Raises UserError when step after step has no rollout to learn from, naming the commonest fault."""
-        self.empty = 0 if any(group.rollouts for group in groups) else self.empty + 1
-        if self.empty < alarms.IN_A_ROW:
+        """Count steps in a row that have no sampled token to learn from, and say what the commonest reason is.
+
+        Raises UserError for the third, and for a run of which every step is one.
+        """
+        scored = rollouts_of(groups)
+        if any(rollout.action_tokens for rollout in scored):
+            self.empty = 0
             return
-        dropped = [rollout for group in groups for rollout in group.dropped]
-        kinds = Counter(rollout.fault or rollout.outcome.value for rollout in dropped)
+        self.empty += 1
+        found = scored or [rollout for group in groups for rollout in group.dropped]
+        kinds = Counter(rollout.fault or rollout.outcome.value for rollout in found)
         kind, count = kinds.most_common(1)[0] if kinds else ("small_group", 0)
-        example = next((rollout.error for rollout in dropped if rollout.error), "no error text")
-        raise UserError(
-            f"{self.empty} steps in a row had no rollout to train on; the commonest fault is {kind!r} "
-            f"({count} of {len(dropped)} rollouts): {example}"
-        )
+        what, why = ("sampled token", "outcome") if scored else ("rollout", "fault")
+        example = next((f": {rollout.error}" for rollout in found if rollout.error), "")
+        said = f"no {what} to train on; the commonest {why} is {kind!r} ({count} of {len(found)} rollouts){example[:_SHOWN]}"
+        if self.empty >= min(alarms.IN_A_ROW, self.config.steps):
+            raise UserError(f"{self.empty} steps in a row had {said}")
+        self.progress.warn(f"step {self.step + 1}: warning: {said}")
 
     async def sync(self) -> dict[str, float]:
         """Give the engine the new weights and prove that it has them; returns the seconds of both."""
@@ -267,11 +278,8 @@ class Trainer:
             for rollout in (*group.rollouts, *group.dropped):
                 self.store.add(rollout, phase="train", step=self.step)
         self.ledger.check()
-        if self.plan.algorithm.needs_groups and rollouts_of(groups) and not self._differ(groups):
-            self.progress.warn(
-                f"step {self.step}: warning: nothing was learnt, the rewards of no group differ; take easier tasks, a larger "
-                "--group-size, or --warm-start"
-            )
+        if any(rollout.action_tokens for rollout in rollouts_of(groups)):
+            self._say_where_nothing_is_learnt(groups, values)
         if alarm := alarms.mismatch(values, truncated=truncates(self.config)):
             self.progress.warn(f"step {self.step}: warning: {alarm}")
         faults = Counter(r.fault for group in groups for r in group.dropped if r.fault is not None)
@@ -288,6 +296,18 @@ class Trainer:
             f"rollouts {values['rollout_seconds']:.1f} s  update {values['update_seconds']:.1f} s  "
             f"weights {values['transfer_seconds']:.1f} s"
         )
+
+    def _say_where_nothing_is_learnt(self, groups: list[Group], values: dict[str, float]) -> None:
+        if self.plan.algorithm.needs_groups and not self._differ(groups):
+            self.progress.warn(
+                f"step {self.step}: warning: nothing was learnt, the rewards of no group differ; take easier tasks, a larger "
+                "--group-size, or --warm-start"
+            )
+        elif values.get("gradient_norm") == 0:
+            self.progress.warn(
+                f"step {self.step}: warning: nothing was learnt, the gradient is 0: all rewards of the step are equal once they "
+                "are shaped and normalised; take other tasks, or more of them in a step"
+            )
 
     def _differ(self, groups: list[Group]) -> bool:
         """Whether the rewards of any group differ once they are shaped, as its advantages are made of them."""
@@ -350,7 +370,8 @@ class Trainer:
         self.step, self.version = saved.step, meta.version
         self.learner.skipped, self.empty = meta.skipped, meta.empty
         self.saved, self.finished = saved, meta
-        self.learner.algorithm = self.plan.algorithm.with_options(kl_coef=meta.kl_coef)
+        kept = meta.kl_coef if self.config.kl_target is not None else None
+        self.learner.algorithm = self.plan.algorithm.with_options(kl_coef=kept)
         self.agent.engine.weight_version = self.version  # it was started with that version's weights
         self.forget(self.step)
 
@@ -363,4 +384,4 @@ class Trainer:
         """Write the curve as `curve.png`."""
         title = f"{self.plan.algorithm.name} on {self.plan.environment.id}, {self.config.model}"
         rows = metrics.read_metrics(self.folder.path)
-        plot({self.folder.path.name: rows}, self.folder.path / "curve.png", title=title)
+        plot({self.folder.path.name: rows}, self.folder.path / "curve.png", shown=usual(rows), title=title)

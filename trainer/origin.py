@@ -24,6 +24,10 @@ class Origin(BaseModel):
     algo: str
     kl_to: str
     optimizer: str
+    model: str = ""
+    """The name of the initial model; empty in the checkpoints of earlier versions."""
+    source: str = ""
+    """The hash of the environment's source, which may change: whoever goes on is told."""
 
     @classmethod
     def of(cls, config: TrainConfig, plan: Plan) -> "Origin":
@@ -31,11 +35,11 @@ class Origin(BaseModel):
         return cls(
             env=plan.environment.id, env_config=config.model_dump(mode="json")["env_config"], split=config.split,
             seed=config.seed, algo=plan.algorithm.name, kl_to=(config.reference or config.model) if plan.algorithm.kl_coef else "",
-            optimizer=config.optimizer,
+            optimizer=config.optimizer, model=config.model, source=plan.environment.content_hash or "",
         )  # fmt: skip
 
     def difference(self, run: "Origin") -> str:
         """In what a run that is to go on from here differs, or an empty string."""
-        own, other = self.model_dump(), run.model_dump()
-        changed = (name for name in own if own[name] != other[name])
+        own, other = self.model_dump(exclude={"source"}), run.model_dump()
+        changed = (name for name in own if own[name] != other[name] and (name != "model" or own[name]))
         return ", ".join(f"its {name} is {own[name]!r}, the run's {other[name]!r}" for name in changed)

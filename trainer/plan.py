@@ -132,6 +132,16 @@ def _refuse_unread(config: TrainConfig, algorithm: Algorithm) -> None:
             raise UserError(f"{name} is of the KL to a reference, which has no weight: set kl_coef above 0")
     if config.kl not in (None, "k1") and algorithm.kl_in == "reward":
         raise UserError(f"kl {config.kl} is for the loss; in the reward it is k1: leave out kl, or set kl_in to loss")
+    if not config.eval_tasks:
+        for name in ("eval_split", "eval_samples", "eval_every", "eval_temperature", "eval_top_p", "eval_top_k"):
+            if getattr(config, name) != TrainConfig.model_fields[name].default:
+                raise UserError(
+                    f"{name} is of evaluations, and eval_tasks 0 leaves them all out: leave out one of them"
+                )
+    if not config.track and config.track_project != TrainConfig.model_fields["track_project"].default:
+        raise UserError(
+            "track_project is without effect where nothing is tracked: set track, or leave track_project out"
+        )
     for name, needed in (("kl_horizon", "kl_target"), ("overlong_factor", "overlong_buffer")):
         if getattr(config, name) != TrainConfig.model_fields[name].default and getattr(config, needed) is None:
             raise UserError(f"{name} is without effect where no {needed} is set: set it, or leave {name} out")

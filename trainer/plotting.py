@@ -35,9 +35,9 @@ def usual(rows: Sequence[Row]) -> Sequence[str]:
 def plot(runs: Mapping[str, Sequence[Row]], path: Path, *, shown: Sequence[str] = SHOWN, title: str = "") -> None:
     """Draw metrics over the training steps of runs, by name, side by side; the ending of `path` is the format.
 
-    Each run has a colour: its training steps, smoothed (beside what they are, for a single run), and with error bars
-    what was evaluated on the held-out tasks of each environment. Raises UserError for a metric that no run has, and for a
-    place that cannot be written.
+    Each run has a colour: its training steps, pale as they are and smoothed beside that, and with error bars what was
+    evaluated on the held-out tasks of each environment. Raises UserError for a metric that no run has, and for a place that
+    cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -81,9 +81,10 @@ def _draw(panel: Any, rows: Sequence[Row], name: str, run: str, colour: Any) -> 
     )
     steps = [row["step"] for row in train]
     values = [row[name] if _is_number(row[name]) else None for row in train]
-    if train and not run:
-        panel.plot(steps, [_or(value, math.nan) for value in values], color=colour, alpha=0.35, label=one)
     if train:
+        panel.plot(
+            steps, [_or(value, math.nan) for value in values], color=colour, alpha=0.35, label="" if run else one
+        )
         panel.plot(steps, smoothed(values), color=colour, label=run or "smoothed")
     by_env: dict[str, list[Row]] = {}
     for row in rows:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.text import Text
 
+from envhub.console import SturdyConsole
 from envhub.rollout import Rollout
 from envhub.trainer.text import printable
 
@@ -31,7 +32,7 @@ class Progress:
     def __init__(self, console: Console | None = None, quiet_seconds: float = 30.0, *, quiet: bool = False) -> None:
         """`quiet_seconds` is how long something may go on without a line that says so."""
         self.quiet_seconds, self.quiet = quiet_seconds, quiet
-        self.console = console or Console(soft_wrap=True, highlight=False)
+        self.console = console or SturdyConsole(soft_wrap=True, highlight=False)
 
     def __enter__(self) -> Self:
         return self

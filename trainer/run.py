@@ -12,7 +12,7 @@ import torch
 
 from envhub.agents.engines import choose_engine
 from envhub.agents.engines.loading import load_tokenizer
-from envhub.agents.executors import Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
+from envhub.agents.executors import Blocked, Executor, MultiTurnExecutor, SingleTurnExecutor, Watchdog
 from envhub.agents.models import ModelSource, resolve_model
 from envhub.agents.session import prepare_agent, started
 from envhub.errors import EnvhubError, UserError
@@ -57,13 +57,22 @@ async def train(config: TrainConfig, *, resume: Path | None = None, progress: Pr
         saved, source = newest(path) if resume is not None else None, initial
         if saved is not None:
             saved.check()
-            saved.refuse_another(Origin.of(config, planned))
+            present = Origin.of(config, planned)
+            saved.refuse_another(present)
+            origin = saved.meta().origin
+            before = origin.source if origin is not None else ""
+            if before and present.source and before != present.source:
+                progress.warn(
+                    f"warning: the source of environment {config.env} has changed since the checkpoint was saved: rewards from here "
+                    "on may not be comparable with those before"
+                )
             source = initial if config.lora_rank else saved.source()  # an adapter is taken up by the strategy
         tokenizer = saved.tokenizer() if saved is not None else load_tokenizer(source.path)
         place = path / "rollouts.sqlite"
         store, missing = (RolloutStore(place), "") if resume is None else taken_up(place)
         stack.enter_context(store)
         progress.say(f"run folder: {path}")
+        progress.say(planned.algorithm.described())
         if resume is not None:
             go_on_after(saved, path, progress, config.steps)
             if missing and saved is not None:
@@ -99,6 +108,19 @@ def _logging_to(path: Path) -> Iterator[None]:
         logger.removeHandler(handler)
         with contextlib.suppress(OSError):
             handler.close()
+
+
+class _Told:
+    """Says each line of code that blocks the event loop once: while it does, nobody else can say anything."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._known = progress, set[tuple[str, int]]()
+
+    def __call__(self, block: Blocked) -> None:
+        place = block.file, block.line
+        if not block.is_starved and place not in self._known:
+            self._known.add(place)
+            self._progress.warn(f"warning: {block}")
 
 
 class _LogFile(logging.FileHandler):
@@ -155,7 +177,7 @@ async def _train(
                 trainer.resume(start.saved)
             try:
                 with computing_with(trainer_threads(config)):
-                    async with Watchdog():
+                    async with Watchdog(on_block=_Told(progress)):
                         await trainer.run()
             except EnvhubError:
                 progress.tell(how_to_go_on(folder.path, "train"))

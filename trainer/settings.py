@@ -7,14 +7,15 @@ from pydantic import BaseModel, Field
 from envhub.agents.engines.base import TokenCount
 
 Device: TypeAlias = Annotated[str, Field(description="device of the trainer: auto, cpu or cuda")]
+LearningRate: TypeAlias = Annotated[float, Field(gt=0, le=1e3, description="of the optimizer")]
 Schedule: TypeAlias = Annotated[
     Literal["constant", "linear", "cosine"], Field(description="how the learning rate goes on after the warm-up")
 ]
 WarmupSteps: TypeAlias = Annotated[
     int, Field(ge=0, le=1_000_000_000, description="optimizer steps in which the learning rate rises from 0")
 ]
-WeightDecay: TypeAlias = Annotated[float, Field(ge=0, description="of the optimizer, on matrices")]
-ClipNorm: TypeAlias = Annotated[float, Field(ge=0, description="largest gradient norm (0: any)")]
+WeightDecay: TypeAlias = Annotated[float, Field(ge=0, le=1e3, description="of the optimizer, on matrices")]
+ClipNorm: TypeAlias = Annotated[float, Field(ge=0, le=1e12, description="largest gradient norm (0: any)")]
 MicroTokens: TypeAlias = Annotated[TokenCount, Field(description="tokens of a micro-batch, with padding")]
 Checkpointing: TypeAlias = Annotated[bool, Field(description="compute activations again instead of keeping them")]
 LoraRank: TypeAlias = Annotated[

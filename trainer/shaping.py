@@ -64,7 +64,7 @@ class Shaping:
         if self.clip is not None:
             rewards = rewards.clamp(-self.clip, self.clip)
         if self.truncated != 1.0:
-            cut = torch.tensor([_is_cut(rollout) for rollout in rollouts])
+            cut = torch.tensor([is_cut(rollout) for rollout in rollouts])
             rewards = torch.where(cut & (rewards > 0), rewards * self.truncated, rewards)
         if self.overlong_buffer and self.longest is not None:
             lengths = torch.tensor([float(rollout.trajectory.action_tokens) for rollout in rollouts])
@@ -72,6 +72,6 @@ class Shaping:
         return rewards
 
 
-def _is_cut(rollout: Rollout) -> bool:
+def is_cut(rollout: Rollout) -> bool:
     """Whether a limit of tokens ended it: by the outcome, or by how the engine says that its last turn ended."""
     return rollout.outcome in _CUT or (bool(rollout.turns) and rollout.turns[-1].action.finish_reason == "length")

@@ -9,6 +9,7 @@ import torch
 from transformers import DynamicCache
 
 from envhub.agents.engines.base import Generation, Request
+from envhub.errors import EngineFault
 
 _PREFILL_TOKENS = 8192  # prompts are read in batches of at most this many tokens, padding included
 
@@ -207,6 +208,8 @@ def sample(
             beyond = ordered.cumsum(0) - ordered >= request.sampling.top_p
             logits[index, order[beyond]] = -torch.inf
     logprobs = logits.log_softmax(-1)
+    if bool(logprobs.isnan().any()):
+        raise EngineFault("the model's logits are not finite: its weights have grown too large, or are damaged")
     # By inverting the distribution function, so that a sequence's tokens depend on no other's randomness.
     cumulative = logprobs.double().exp().cumsum(-1)
     total = cumulative[:, -1]

@@ -34,10 +34,25 @@ def load_causal_model(model: str, dtype: "torch.dtype", device: str) -> Any:
             f"transformers cannot load {model}: its weights lack {len(lacking)} tensors, such as {lacking[0]!r}; "
             f"{remedy(model)}"
         )
+    _mend_generation(module)
+    for name, tensor in module.state_dict().items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise UserError(f"{model} has weights that are not finite, such as {name!r}; {remedy(model)}")
     try:
         return module.to(device)
     except (RuntimeError, AssertionError) as problem:  # no such device, or no room on it
         raise UserError(f"{model} cannot be put on device {device!r}: {problem}") from problem
+
+
+def _mend_generation(module: Any) -> None:
+    """Let a model say that it samples where it has settings of sampling, or transformers refuses to save it."""
+    settings = getattr(module, "generation_config", None)
+    if settings is None:
+        return
+    try:
+        settings.validate(strict=True)
+    except ValueError:
+        settings.do_sample = True
 
 
 def load_tokenizer(model: str | Path, advice: str = "") -> Any:

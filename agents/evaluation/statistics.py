@@ -1,5 +1,6 @@
 """What an evaluation reports, computed from rollouts."""
 
+import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,12 @@ class Interval:
     mean: float
     low: float | None = None
     high: float | None = None
+
+    def within(self, least: float, most: float) -> "Interval":
+        """The same, not beyond what the mean can be."""
+        if self.low is None or self.high is None:
+            return self
+        return Interval(self.mean, max(least, self.low), min(most, self.high))
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
@@ -88,10 +95,22 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
 
 
+@functools.cache
+def t95(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t with so many degrees of freedom."""
+    import mpmath
+
+    if degrees > 1000:
+        return Z95
+    tail = lambda t: mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t**2), regularized=True) - 0.05  # noqa: E731
+    return float(mpmath.findroot(tail, (1.9, 13.0), solver="anderson"))
+
+
 def clustered_interval(values: Sequence[float], clusters: Sequence[str]) -> Interval:
     """The mean of all values with a 95 % interval that treats the values of one cluster (a task) as dependent.
 
-    Cluster-robust standard error: sqrt(G/(G-1) · Σ_g (Σ_{i in g} (x_i - mean))²) / N, with G clusters and N values.
+    Cluster-robust standard error: sqrt(G/(G-1) · Σ_g (Σ_{i in g} (x_i - mean))²) / N, with G clusters and N values; times the
+    quantile of Student's t with G-1 degrees of freedom, which matters where there are few tasks.
     """
     if not values:
         return Interval(math.nan)
@@ -103,7 +122,8 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str]) -> Inte
     if count < 2:
         return Interval(mean)
     error = math.sqrt(count / (count - 1) * math.fsum(total**2 for total in sums.values())) / len(values)
-    return Interval(mean, mean - Z95 * error, mean + Z95 * error)
+    reach = t95(count - 1) * error
+    return Interval(mean, mean - reach, mean + reach)
 
 
 def summarise(rollouts: Iterable[Rollout], *, ks: Sequence[int] = (), pass_reward: float = 1.0) -> Summary:
@@ -127,7 +147,7 @@ def summarise(rollouts: Iterable[Rollout], *, ks: Sequence[int] = (), pass_rewar
         rollouts=len(all_of),
         scored=len(scored),
         reward=clustered_interval([rollout.reward for rollout in scored], tasks),
-        passed=clustered_interval([float(value) for value in good], tasks),
+        passed=clustered_interval([float(value) for value in good], tasks).within(0.0, 1.0),
         pass_at=pass_at,
         pass_at_tasks=counts,
         components=_component_means(scored),

@@ -126,6 +126,8 @@ def run(arguments: Sequence[str], *, debug: bool = False) -> int:
         if isinstance(problem, EnvhubError):
             code = 2 if isinstance(problem, UserError) else 1
             return _failed(text_of(problem) or described(problem), code, debug)
+        if isinstance(problem, ValueError) and str(problem) == "embedded null byte":
+            return _failed("a path has a NUL character, which no file system takes; leave it out", 2, debug)
         if isinstance(problem, OSError) and problem.errno in _USERS_PLACES and problem.filename is not None:
             return _failed(f"cannot use {problem.filename}: {problem.strerror}", 2, debug)
         text = f"internal error: {described(problem)}; run it again with --debug and report the traceback"

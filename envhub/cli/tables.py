@@ -3,9 +3,10 @@
 import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
+from envhub.console import SturdyConsole
 from envhub.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ _WIDEST = 10_000  # columns of a file or a pipe, where nothing is folded
 def show(*parts: RenderableType, markup: bool = False) -> None:
     """Print to stdout, with rich's markup or as it is; where that is no terminal, nothing is folded and no line is filled up with blanks."""
     if sys.stdout.isatty():
-        Console(highlight=False).print(*parts, sep="\n", markup=markup)
+        SturdyConsole(highlight=False).print(*parts, sep="\n", markup=markup)
         return
-    console = Console(highlight=False, width=_WIDEST)
+    console = SturdyConsole(highlight=False, width=_WIDEST)
     with console.capture() as captured:
         console.print(*parts, sep="\n", markup=markup)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -68,6 +68,8 @@ async def test_graders_need_not_know_where_a_submission_runs(sandbox: RemoteSand
         sandbox, "def f(x): return [2, x]", "f", [([1], [1, 2])], comparison=Comparison.of("unordered")
     )
     assert report.all_passed
+    results = await sandbox.unit_tests("def f(): return 2", "import solution\ndef test_f(): assert solution.f() == 2")
+    assert [(result.name, result.passed) for result in results] == [("test_f", True)]
     report = await grade_program(sandbox, "echo $(($(cat) + 1))", [("4", "5"), ("5", "7")], language="bash")
     assert report.outcomes == {"passed": 1, "wrong": 1}
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,3 +177,110 @@ def test_frozen_parameters_stay_and_a_model_of_none_else_is_refused(tiny_path: P
 
 def test_a_plan_that_divides_unevenly_is_made():
     assert plan(resolve({"preset": "test", "env": "guess_number", "updates_per_step": 3})).algorithm
+
+
+BROKEN = '''
+from envhub import GeneratedTasks, SingleTurnEnvironment, Task
+
+def broken(task):
+    raise ZeroDivisionError("a reward that fails")
+
+class Broken(SingleTurnEnvironment):
+    """Rewards that fail."""
+    tasks = GeneratedTasks("broken", lambda rng: Task("x" * rng.randrange(1, 9)))
+    rewards = (broken,)
+'''
+SMALL = {"preset": "test", "steps": 2, "tasks_per_step": 2, "group_size": 2, "max_turn_tokens": 2, "retries": 0,
+         "eval_tasks": 0, "tensorboard": False}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_short_run_without_any_rollout_names_the_fault(tmp_path: Path, capsys):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    config = resolve({**SMALL, "env": f"{tmp_path / 'broken.py'}:Broken", "algo": "grpo", "output": tmp_path / "run"})
+    with pytest.raises(
+        UserError, match=r"2 steps in a row had no rollout to train on; .*'reward:broken' \(4 of 4.*ZeroDivision"
+    ):
+        asyncio.run(train(config))
+    assert "step 1: warning: no rollout to train on; the commonest fault is 'reward:broken'" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_that_samples_no_token_says_why(tmp_path: Path, letters: str):
+    config = resolve(
+        {**SMALL, "env": letters, "algo": "grpo", "output": tmp_path / "run", "engine_options": {"max_context": 10}}
+    )
+    with pytest.raises(
+        UserError, match="2 steps in a row had no sampled token to train on; the commonest outcome is 'truncated"
+    ):
+        asyncio.run(train(config))
+
+
+@pytest.mark.slow
+def test_equal_rewards_are_said_where_no_groups_are_compared(tmp_path: Path, letters_source: str, capsys):
+    (tmp_path / "flat.py").write_text(letters_source.replace("return sum(", "return 0 * sum("))
+    config = resolve(
+        {**SMALL, "env": f"{tmp_path / 'flat.py'}:Letters", "algo": "reinforce", "output": tmp_path / "run"}
+    )
+    asyncio.run(train(config))
+    assert "warning: nothing was learnt, the gradient is 0" in capsys.readouterr().out
+
+
+def test_weights_that_are_not_finite_are_refused(copied: Path):
+    weights = load_file(copied / "model.safetensors")
+    name = next(iter(weights))
+    weights[name] = torch.full_like(weights[name], float("nan"))
+    save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="has weights that are not finite, such as .*; copy or save it again"):
+        load_model(copied, "cpu")
+
+
+def test_a_model_with_settings_of_sampling_can_be_saved_again(copied: Path, tmp_path: Path):
+    (copied / "generation_config.json").write_text('{"eos_token_id": 2, "temperature": 0.6, "top_p": 0.9}')
+    TorchStrategy(copied, Optimization(), device="cpu").save_model(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "generation_config.json").read_text())["temperature"] == 0.6
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"steps": True}, "steps: a number or a text is wanted, not true"),
+        ({"learning_rate": True}, "learning_rate: a number or a text is wanted"),
+        ({"learning_rate": 1e4}, "learning_rate: .*less than or equal to 1000"),
+        ({"eval_tasks": 0, "eval_every": 1}, "eval_every is of evaluations, and eval_tasks 0 leaves them all out"),
+        ({"eval_tasks": 0, "eval_split": "nosuch"}, "eval_split is of evaluations"),
+        ({"track_project": "mine"}, "track_project is without effect where nothing is tracked"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(values: dict[str, object], said: str):
+    with pytest.raises(UserError, match=said):
+        plan(resolve({"preset": "test", "env": "guess_number", **values}))
+
+
+@pytest.mark.slow
+def test_another_model_is_another_run_and_a_changed_environment_is_said(tmp_path: Path, letters: str, capsys):
+    values = {**SMALL, "env": letters, "algo": "grpo", "output": tmp_path / "run"}
+    folder = asyncio.run(train(resolve(values)))
+    with pytest.raises(UserError, match="its model is 'tiny', the run's 'tiny:3m'"):
+        asyncio.run(train(resolve({**values, "model": "tiny:3m", "steps": 3}), resume=folder))
+    file = Path(letters.rpartition(":")[0])
+    file.write_text(file.read_text().replace("aeiou", "aeio"))
+    asyncio.run(train(resolve({**values, "steps": 3}), resume=folder))
+    assert "warning: the source of environment" in capsys.readouterr().out
+
+
+def test_a_path_with_a_nul_is_the_users_mistake(capsys):
+    assert cli(["train", "--env", "guess_number", "--preset", "test", "--resume", "a\0b"]) == 2
+    assert "NUL" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_whose_reader_is_gone_goes_on(tmp_path: Path, letters: str):
+    command = [sys.executable, "-m", "envhub.cli", "train", "--env", letters, "--preset", "test", "--steps", "3",
+               "--eval-tasks", "0", "--plain", "--output", str(tmp_path / "run")]  # fmt: skip
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "run" / "checkpoints" / "step-000003").is_dir()

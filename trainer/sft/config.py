@@ -15,6 +15,7 @@ from envhub.trainer.settings import (
     ClipNorm,
     Device,
     Keep,
+    LearningRate,
     LoraAlpha,
     LoraRank,
     LoraTargets,
@@ -86,7 +87,7 @@ class SftConfig(BaseModel):
         description="also score the held-out part after every so many steps (0: before and after)",
     )
 
-    learning_rate: float = Field(2e-5, gt=0, description="of AdamW")
+    learning_rate: LearningRate = 2e-5
     schedule: Schedule = "constant"
     warmup_steps: WarmupSteps = 0
     weight_decay: WeightDecay = 0.0
@@ -107,6 +108,10 @@ class SftConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "SftConfig":
         check_lora(self)
+        if self.eval_every and not self.eval_fraction:
+            raise ValueError(
+                "eval_every scores what is held out, and nothing is: set eval_fraction, or leave eval_every out"
+            )
         return self
 
     @property

@@ -9,7 +9,8 @@ from envhub.errors import UserError
 
 
 @click.command(
-    help="Draw the curves of one training run, or of several beside each other, as a picture.\n\n"
+    help="Draw the curves of one training run, or of several beside each other, as a picture. "
+    "Lines are smoothed; the pale ones beside them are what was measured.\n\n"
     "Without --output, one run is drawn into its own folder as curve.png, several into curves.png here."
 )
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -41,10 +42,17 @@ def command(runs: tuple[Path, ...], metric: tuple[str, ...], output: Path | None
     if empty is not None:
         raise UserError(f"{empty} has no metrics yet: nothing to draw")
     target = output or (runs[0] / "curve.png" if len(runs) == 1 else Path("curves.png"))
+    shown = metric or usual([row for rows in read.values() for row in rows])
     plot(
         read,
         target,
-        shown=metric or usual([row for rows in read.values() for row in rows]),
+        shown=shown,
         title=names[0] if len(runs) == 1 else "",
     )
     click.echo(str(target))
+    for name, rows in read.items():
+        if not set(shown) & set(numbers(rows)):
+            click.echo(
+                f"{name} has none of {', '.join(shown)} and is not in it; envhub plot --list shows what it has",
+                err=True,
+            )

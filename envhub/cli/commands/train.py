@@ -57,6 +57,7 @@ def _callback(config: Path | None, resume: Path | None, dry_run: bool, plain: bo
         for source, names in origins(layers(chosen, config)).items():
             click.echo(f"{source}: {', '.join(f'{name} {dumps(values_of[name])}' for name in names)}", err=True)
         click.echo("all others: defaults", err=True)
+        click.echo(algorithm.described(), err=True)
         return 0
     from envhub.trainer.live import progress_for
     from envhub.trainer.run import train

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from envhub import Action, Limits, Outcome, Rollout, Task, Turn
 from envhub.agents.evaluation import FirstError, Interval, clustered_interval, compare, pass_at_k, passes, summarise
+from envhub.agents.evaluation.statistics import t95
 
 
 def rollout(task: str, member: int = 0, reward: float = 1.0, outcome: Outcome = Outcome.FINISHED, **values) -> Rollout:
@@ -50,7 +51,7 @@ def test_pass_at_k_refuses_what_is_no_sample(samples: int, correct: int, k: int)
 def test_a_clustered_interval_has_the_value_worked_out_by_hand() -> None:
     # Mean 0.5; the clusters' sums of deviations are 1, 0 and -1: the error is sqrt(3/2 * 2) / 6.
     found = clustered_interval([1, 1, 1, 0, 0, 0], ["a", "a", "b", "b", "c", "c"])
-    half = 1.959964 * math.sqrt(3.0) / 6
+    half = 4.302653 * math.sqrt(3.0) / 6  # Student's t with 2 degrees of freedom
     assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - half, 0.5 + half))
 
 
@@ -60,7 +61,20 @@ def test_clusters_of_one_give_the_plain_standard_error(values: list[float]) -> N
     error = statistics.stdev(values) / math.sqrt(len(values))  # its n - 1 is the G / (G - 1)
     assert found.low is not None and found.high is not None
     assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
-    assert found.high - found.low == pytest.approx(2 * 1.959964 * error, rel=1e-6, abs=1e-9)
+    assert found.high - found.low == pytest.approx(2 * t95(len(values) - 1) * error, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.706205), (2, 4.302653), (9, 2.262157), (63, 1.998341), (500, 1.964720), (5000, 1.959964)],
+)
+def test_few_tasks_make_an_interval_wider_as_students_t_says(degrees: int, quantile: float) -> None:
+    assert t95(degrees) == pytest.approx(quantile, abs=1e-5)
+
+
+def test_an_interval_of_a_share_stays_within_0_and_1() -> None:
+    passed = summarise([rollout("a"), rollout("b", reward=0.0)]).passed
+    assert (passed.mean, passed.low, passed.high) == (0.5, 0.0, 1.0)
 
 
 def test_repeating_every_value_in_its_cluster_adds_no_certainty() -> None:
