@@ -223,6 +223,13 @@ async def oracle(subject: Subject) -> str:
                 f"the oracle's mean reward {mean:g} is not above that of empty answers, {silent:g}",
                 "repair the oracle, or the reward that does not pay for the right answer",
             )
+    for episode in episodes:
+        if episode.steps and episode.steps[-1].info.get("solved") is False:
+            raise fail(
+                f"the oracle does not solve task {episode.task.id!r}: its reward is {episode.reward:g}, and the environment says "
+                "solved=False",
+                "repair the task's solution, or its tests",
+            )
     subject.oracle_reward = mean
     return f"mean reward {mean:g} in {len(episodes)} episodes of at most {max(len(e.steps) for e in episodes)} turns"
 

@@ -21,6 +21,7 @@ from envhub.sandbox import (
     SandboxLimits,
     default_sandbox,
     grade_by_tests,
+    grade_by_unit_tests,
     grade_function,
     grade_program,
     joined,
@@ -93,6 +94,8 @@ class SandboxCodeEnvironment(TaskEnvironment):
         *earlier, last = super().opening(task)
         language = task.info.get("language", "")
         what = f"Write this {_NAMES[language]} program, which reads stdin and writes stdout" if language else _FUNCTION
+        if "unit_tests" in task.info:
+            what = f"Write this Python module, {task.info['module']}.py"
         return (*earlier, Message("user", f"{what}. Answer with the code only.\n\n{last.text}"))
 
     async def step(self, action: ActionLike) -> Step:
@@ -104,7 +107,7 @@ class SandboxCodeEnvironment(TaskEnvironment):
         report = await self._grade(source) if is_one else None
         defined = report is not None and not _lacks_function(report, entry)
         if report is None or not defined:
-            lacks = "is no program" if language else f"defines no function {entry}"
+            lacks = "has no code" if language else f"defines no function {entry}"
             said = f"Your answer {lacks}. {self._again}"
             report = Report(0, max(1, len(self.hidden.cases)), {"no_function": 1})
         else:
@@ -123,7 +126,7 @@ class SandboxCodeEnvironment(TaskEnvironment):
 
     @property
     def _again(self) -> str:
-        what = "program" if self.hidden.language else "function"
+        what = "module" if self.hidden.unit_tests else "program" if self.hidden.language else "function"
         return f"Write the whole {what} again, corrected. Answer with the code only."
 
     def _value(self, defined: bool, report: Report) -> float:
@@ -142,6 +145,8 @@ class SandboxCodeEnvironment(TaskEnvironment):
         hidden = self.hidden
         sandbox = default_sandbox()
         await sandbox.start()
+        if hidden.unit_tests:
+            return await grade_by_unit_tests(sandbox, source, hidden.unit_tests, limits, module=hidden.module)
         if hidden.language:
             if hidden.language != "python":
                 limits = limits.model_copy(update=_OF_RUNTIMES)
@@ -176,6 +181,8 @@ def _feedback(report: Report, entry: str) -> str:
     failure = report.first_failure
     if failure is None:
         return "All tests pass."
+    if not entry and failure.arguments == "''":  # of a unit test, which has none
+        return f"A test failed: {failure.error}."
     if not entry:
         return _feedback_of_program(failure)
     if not failure.arguments and failure.outcome in (RunOutcome.ok, RunOutcome.error):

@@ -1,5 +1,6 @@
-"""Rows of data files in the layout of envhub: a function or a program, its hidden tests, and how these compare."""
+"""Rows of data files in the layout of envhub: a function, a program or a module, its hidden tests, and how these compare."""
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,16 +8,28 @@ from envhub.errors import DataError, UserError
 from envhub.sandbox import LANGUAGES, Comparison, same_value
 from envhub.tasks import Task
 
-_KNOWN = ("prompt", "entry", "language", "tests", "examples", "comparison", "solution", "task_id")
+_KNOWN = (
+    "prompt",
+    "entry",
+    "language",
+    "tests",
+    "examples",
+    "comparison",
+    "unit_tests",
+    "module",
+    "solution",
+    "task_id",
+)
 
 
 def is_own(row: Mapping[str, Any]) -> bool:
     """Whether a row is of this layout."""
-    return "tests" in row and ("entry" in row or "language" in row)
+    return "unit_tests" in row or ("tests" in row and ("entry" in row or "language" in row))
 
 
 def own_task(where: str, row: Mapping[str, Any], name: str) -> Task:
-    """The task of a row: `prompt`, `tests`, and `entry` for a function or `language` for a program that reads stdin.
+    """The task of a row: `prompt`, `tests`, and `entry` for a function or `language` for a program that reads stdin; or
+    `unit_tests`, a file of them that imports the submission as `module` (`solution`).
 
     A test is a pair: the list of arguments and the value, or the input and the output. `examples` are pairs that the
     prompt shows, `comparison` is what `Comparison.of` takes, `solution` a source that passes. Raises DataError.
@@ -25,6 +38,8 @@ def own_task(where: str, row: Mapping[str, Any], name: str) -> Task:
         raise DataError(f"{where}: unknown key {unknown[0]!r}; there are {', '.join(_KNOWN)}")
     if "entry" in row and "language" in row:
         raise DataError(f"{where}: 'entry' is of a function and 'language' of a program; give one of them")
+    if "unit_tests" in row:
+        return _module_task(where, row, name)
     prompt, solution = (_text(where, row, key) for key in ("prompt", "solution"))
     entry, language = _text(where, row, "entry"), _text(where, row, "language")
     if not prompt.strip():
@@ -49,6 +64,23 @@ def own_task(where: str, row: Mapping[str, Any], name: str) -> Task:
     }  # fmt: skip
     shown = "".join(_shown(entry, example) for example in examples)
     return Task(f"{prompt.strip()}{shown}", None, info, id=str(row.get("task_id", name)))
+
+
+def _module_task(where: str, row: Mapping[str, Any], name: str) -> Task:
+    if others := sorted(set(row) & {"entry", "language", "tests", "examples", "comparison"}):
+        raise DataError(f"{where}: 'unit_tests' say all of a task; leave out {others[0]!r}")
+    prompt, solution, tests = (_text(where, row, key) for key in ("prompt", "solution", "unit_tests"))
+    module = _text(where, row, "module") or "solution"
+    if not prompt.strip():
+        raise DataError(f"{where}: no column 'prompt' with the task")
+    try:
+        ast.parse(tests)
+    except (SyntaxError, ValueError) as problem:
+        raise DataError(f"{where}: 'unit_tests' are no Python: {problem}") from None
+    if not module.isidentifier():
+        raise DataError(f"{where}: 'module' is a name that can be imported, not {module!r}")
+    info = {"entry": "", "language": "python", "solution": solution, "unit_tests": tests, "module": module}
+    return Task(prompt.strip(), None, info, id=str(row.get("task_id", name)))
 
 
 def _text(where: str, row: Mapping[str, Any], key: str) -> str:

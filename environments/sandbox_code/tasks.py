@@ -26,7 +26,7 @@ class Tests:
     `cases` are pairs of arguments and expected value for `entry`. `program` is a test program of a data file, which
     calls the submission from a process of its own where no plain cases could be read from it. Without `exact_types` values are compared
     by `==` alone, as the assertions of data files do; else as `comparison` says. A program in `language` has no `entry`,
-    and its cases are pairs of input and output.
+    and its cases are pairs of input and output. `unit_tests` import the submission as `module`.
     """
 
     entry: str
@@ -35,6 +35,8 @@ class Tests:
     exact_types: bool = True
     language: str = ""
     comparison: Comparison = EXACT
+    unit_tests: str = ""
+    module: str = ""
 
 
 def bank_tasks(levels: Sequence[int], eval_fraction: float) -> TaskSet:
@@ -62,6 +64,8 @@ def tests_of(task: Task) -> Tests:
     Raises `UserError` for a task of another environment.
     """
     info = task.info
+    if "unit_tests" in info:
+        return Tests("", language=info["language"], unit_tests=info["unit_tests"], module=info["module"])
     if "hidden" in info:
         cases = tuple((given, expected) for given, expected in info["hidden"])
         return Tests(info["entry"], cases, language=info["language"], comparison=Comparison.of(info["comparison"]))

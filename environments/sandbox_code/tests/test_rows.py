@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from envhub.cli.app import run as cli
 from envhub.environments.sandbox_code import SandboxCodeEnvironment
 from envhub.environments.sandbox_code.answers import program
 from envhub.errors import DataError
@@ -35,7 +36,36 @@ async def played(made: SandboxCodeEnvironment, answer: str) -> tuple[str, float,
     return str(observation), reward, info
 
 
-@pytest.mark.parametrize("row", [DOUBLE, ECHO, {**ECHO, "language": "bash", "solution": "read x; echo ${x^^}"}])
+STACK = {
+    "prompt": "A stack with push and pop.", "module": "stack", "solution": "class Stack(list):\n    push = list.append",
+    "unit_tests": "from stack import Stack\n\ndef test_push():\n    s = Stack()\n    s.push(3)\n    assert s.pop() == 3\n\n"
+    "def test_empty():\n    assert len(Stack()) == 0\n",
+}  # fmt: skip
+
+
+async def test_a_unit_test_that_fails_is_told(tmp_path: Path) -> None:
+    observation, reward, info = await played(
+        environment(tmp_path, STACK), "```python\nclass Stack(list):\n    def push(self, x): pass\n```"
+    )
+    assert reward == 0.25 and info["tests"] == {"passed": 1, "wrong": 1}
+    assert "A test failed: test_push: IndexError: pop from empty list. Write the whole module again" in observation
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"unit_tests": "def test(:"}, "'unit_tests' are no Python"),
+        ({"module": "a-b"}, "'module' is a name that can be imported"),
+        ({"tests": []}, "leave out 'tests'"),
+        ({"prompt": ""}, "no column 'prompt'"),
+    ],
+)
+def test_a_row_of_unit_tests_that_is_none_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=f"line 1: .*{said}"):
+        _ = environment(tmp_path, {**STACK, **change}).tasks
+
+
+@pytest.mark.parametrize("row", [DOUBLE, STACK, ECHO, {**ECHO, "language": "bash", "solution": "read x; echo ${x^^}"}])
 async def test_the_oracle_earns_all_and_a_wrong_answer_its_share(tmp_path: Path, row: dict[str, Any]) -> None:
     made = environment(tmp_path, row)
     await made.reset(options={"task": made.tasks.get("eval", 0)})
@@ -129,3 +159,12 @@ def test_a_row_of_a_program_that_is_none_is_named(tmp_path: Path, change: dict[s
 )
 def test_the_program_of_an_answer_is_found(text: str, language: str, found: str) -> None:
     assert program(text, language) == found
+
+
+def test_a_solution_that_fails_its_own_tests_is_found_by_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({**DOUBLE, "solution": "def twice(n): return 3 * n"}) + "\n" + json.dumps(STACK) + "\n")
+    assert cli(["check", "sandbox_code", "--config", f"data={file}"]) == 1
+    assert "the oracle does not solve task 'rows:1': its reward is 0.1" in capsys.readouterr().out
