@@ -39,10 +39,13 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_groups_of_the_project_are_the_ones_that_are_read() -> None:
-    assert set(PUBLISHED) == set(plugins.GROUPS)
+    assert {group for group in PUBLISHED if group.startswith("envhub.")} == set(plugins.GROUPS)
 
 
-@pytest.mark.parametrize(("group", "name"), [(group, name) for group, points in PUBLISHED.items() for name in points])
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(group, name) for group, points in PUBLISHED.items() if group.startswith("envhub.") for name in points],
+)
 def test_every_bundled_part_imports(group: str, name: str) -> None:
     if group == plugins.ALGORITHMS:
         pytest.importorskip("torch")

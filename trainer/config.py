@@ -121,7 +121,7 @@ class TrainConfig(BaseModel):
     lora_rank: LoraRank = 0
     lora_alpha: LoraAlpha = None
     lora_targets: LoraTargets = None
-    kl_coef: float | None = Field(None, ge=0, le=1e6, description="weight of the KL to the reference")
+    kl_coef: float | None = Field(None, ge=0, le=1e60, description="weight of the KL to the reference")
     reference: str | None = Field(
         None, description="model that the KL is to, of the same vocabulary (default: the initial model)"
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from envhub.errors import UserError
 from envhub.records import write_rollouts
 from envhub.rollout import Rollout
 from envhub.tasks import hashed_seed
@@ -98,11 +97,12 @@ class Learner:
         others = alarms.weights(self.algorithm)
         self.skipped = alarms.count_skipped(self.skipped, step, reasons, self.warn, kept=kept, others=others)
 
-    def refuse_none_made(self, steps: int) -> None:
-        """Raise UserError where every update of a run of so many steps was skipped."""
+    def warn_of_none_made(self, steps: int) -> None:
+        """Say so where every update of a run of so many steps was skipped."""
         if self.skipped >= steps * self.config.updates_per_step:
-            raise UserError(
-                f"no update of the run was finite, so nothing was trained: lower learning_rate{alarms.weights(self.algorithm)}"
+            others = alarms.weights(self.algorithm)
+            self.warn(
+                f"warning: no update of the run was finite, so nothing was trained: lower --learning-rate{others}"
             )
 
     def _adapt(self, divergence: float | None, rollouts: int) -> dict[str, float]:

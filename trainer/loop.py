@@ -124,7 +124,7 @@ class Trainer:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.wait([ahead])
-        self.learner.refuse_none_made(config.steps)
+        self.learner.warn_of_none_made(config.steps)
         await whole(self.save())
         await self._compare(AFTER)
         names = [held.environment.id for held in self.plan.held_out]

@@ -48,6 +48,8 @@ def unlinked(pids: "list[int]", device: int) -> int:
 
 def over_quota(directory: str, megabytes: int, size: int = 0) -> bool:
     """Whether `directory` holds more than that beside `size` bytes, or over 4096 entries; it may change meanwhile."""
+    if size > megabytes << 20:
+        return True
     todo, count = [directory], 0
     while todo:
         try:

@@ -191,7 +191,7 @@ def test_the_sandbox_is_tried_out(monkeypatch: pytest.MonkeyPatch, probes: list[
     monkeypatch.setenv("ENVHUB_SANDBOX", "process")
     monkeypatch.setattr(ProcessSandbox, "self_test", self_test)
     monkeypatch.setattr(SlotSandbox, "start", refused)
-    used, other = doctor.check_sandbox()
+    used, other, _ = doctor.check_sandbox()
     assert used.status == status and used.detail.startswith("tier process (in use): ") and said in used.detail
     assert bool(used.remedy) == (status != "ok")
     assert (other.status, other.detail) == ("ok", "tier slot: not on this machine: no root")

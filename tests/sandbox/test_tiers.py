@@ -6,7 +6,17 @@ import pytest
 
 from envhub import sandbox as package
 from envhub.errors import EnvironmentFault, UserError
-from envhub.sandbox import AUTO, TIERS, ProcessSandbox, SlotSandbox, best_tier, default_sandbox, make_sandbox, probes
+from envhub.sandbox import (
+    AUTO,
+    TIERS,
+    ProcessSandbox,
+    SlotSandbox,
+    UserSlotSandbox,
+    best_tier,
+    default_sandbox,
+    make_sandbox,
+    probes,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +40,16 @@ def test_the_best_tier_of_the_machine_is_taken(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_machine_without_the_best_gets_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     lacks(monkeypatch, SlotSandbox, "needs root")
+    lacks(monkeypatch, UserSlotSandbox, "needs another user")
     assert make_sandbox(AUTO).tier == default_sandbox().tier == "process"
 
 
 def test_a_machine_without_any_is_told_what_each_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     lacks(monkeypatch, SlotSandbox, "needs root")
+    lacks(monkeypatch, UserSlotSandbox, "needs a user")
     lacks(monkeypatch, ProcessSandbox, "needs Linux")
-    with pytest.raises(EnvironmentFault, match="the slot sandbox needs root; the process sandbox needs Linux"):
+    said = "the slot sandbox needs root; the userns sandbox needs a user; the process sandbox needs Linux"
+    with pytest.raises(EnvironmentFault, match=said):
         make_sandbox()
 
 

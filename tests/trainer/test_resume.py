@@ -161,11 +161,9 @@ def test_updates_that_are_not_finite_are_counted_over_a_stop(tmp_path: Path):
 
 def test_a_resumed_run_may_change_what_does_not_make_it_another(folder: Path, capfd: pytest.CaptureFixture[str]):
     flags = ["train", "--resume", str(folder), "--dry-run"]
-    assert (
-        command_line([*flags, "--steps", "3", "--learning-rate", "0.5", "--best", "none", "--eval-samples", "3"]) == 0
-    )
+    assert command_line([*flags, "--steps", "3", "--learning-rate", "0.5", "--best", "none", "--eval-tasks", "3"]) == 0
     shown = json.loads(capfd.readouterr().out)
-    assert (shown["steps"], shown["learning_rate"], shown["best"], shown["eval_samples"]) == (3, 0.5, "none", 3)
+    assert (shown["steps"], shown["learning_rate"], shown["best"], shown["eval_tasks"]) == (3, 0.5, "none", 3)
     for flag, value in (("--algo", "grpo"), ("--seed", "3"), ("--group-size", "2"), ("--env", "letter_count")):
         assert command_line([*flags, flag, value]) == 2
         assert f"a resumed run keeps its configuration: leave out {flag}" in capfd.readouterr().err
